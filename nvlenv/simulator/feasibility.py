@@ -1,0 +1,110 @@
+"""What fits where: the legal actions of the job at hand.
+
+A job is placed slice by slice; a slice that no single rack of its domain holds is placed rack by rack ("part by part").
+The *reach* of a slice is the height of the domain that is to hold it: 0 a rack, 1 a block, ..., the whole cluster.
+"""
+
+from __future__ import annotations
+
+from nvlenv.kernel import kernel
+
+from nvlenv.simulator.eviction import mark_opens
+from nvlenv.simulator.queues import has_quota
+from nvlenv.types import Mode
+
+UNCONSTRAINED, PREFERRED, REQUIRED = int(Mode.UNCONSTRAINED), int(Mode.PREFERRED), int(Mode.REQUIRED)
+
+
+@kernel
+def _holds_one(sim, height, p, pods):
+    """True if one domain of this height holds so many pods of p GPUs."""
+    for d in range(sim.level_start[height], sim.level_start[height + 1]):
+        if sim.cap[d, p] >= pods:
+            return True
+    return False
+
+
+@kernel
+def count_units(sim, height, p, pods, enough):
+    """Slices of so many pods that the domains of this height hold; counting stops at `enough`."""
+    units = 0
+    for d in range(sim.level_start[height], sim.level_start[height + 1]):
+        units += sim.cap[d, p] // pods
+        if units >= enough:
+            break
+    return units
+
+
+@kernel
+def _reach(sim, j):
+    """The lowest height at which the rest of job j fits by shape; -1: nowhere."""
+    job, c = sim.jobs[j], sim.clock[0]
+    p, top = job.pod_gpus, sim.ancestors.shape[1] - 1
+    if sim.cap[len(sim.cap) - 1, p] < c.units_left * c.pods_left:
+        return -1
+    if job.mode == REQUIRED:
+        return job.height if count_units(sim, job.height, p, c.pods_left, c.units_left) >= c.units_left else -1
+    if job.mode == UNCONSTRAINED:
+        return 0 if _holds_one(sim, 0, p, c.pods_left) else top
+    height = job.height
+    while height < top and not _holds_one(sim, height, p, c.pods_left):
+        height += 1
+    return height
+
+
+@kernel
+def _mark_places(sim, j):
+    job, c = sim.jobs[j], sim.clock[0]
+    p = job.pod_gpus
+    part = c.pods_left if c.reach == 0 else 1
+    for r in range(len(sim.racks)):
+        d = sim.ancestors[r, c.reach]
+        inside = d == c.scope if c.scope >= 0 else sim.cap[d, p] >= c.pods_left
+        sim.mask[r] = inside and sim.cap[r, p] >= part
+
+
+@kernel
+def consider(sim, j):
+    """Write the legal actions of job j into the mask. Returns True if there is one besides `hold`.
+
+    For a job that is not yet at hand this starts a new decision: quota first, then shape.
+    """
+    job, c = sim.jobs[j], sim.clock[0]
+    fresh = c.current != j
+    if fresh:
+        if not has_quota(sim, j):
+            return False
+        c.units_left, c.pods_left, c.scope = job.units, job.unit_pods, -1
+    if c.scope < 0:
+        c.reach = _reach(sim, j)
+    free = sim.cap[len(sim.cap) - 1, 1]
+    demand = c.units_left * c.pods_left * job.pod_gpus
+    if c.reach < 0 and fresh and free >= demand:
+        c.stall_gpus = min(c.stall_gpus, demand)
+    can_open = c.allow_open == 1 and job.mode == REQUIRED and job.height == 0 and free >= demand
+    if c.reach < 0 and not can_open:
+        return False
+    for a in range(len(sim.mask)):
+        sim.mask[a] = False
+    sim.mask[len(sim.mask) - 1] = True
+    if c.reach < 0:
+        return mark_opens(sim, j)
+    _mark_places(sim, j)
+    spreads = job.mode == UNCONSTRAINED or (job.mode == PREFERRED and c.reach > 0)
+    sim.mask[len(sim.mask) - 2] = c.allow_fill == 1 and spreads and c.pods_left > 1
+    return True
+
+
+@kernel
+def fill_domain(sim, j):
+    """The domain over which `fill` spreads the rest of job j: tightest of those that hold it, lowest index on ties."""
+    job, c = sim.jobs[j], sim.clock[0]
+    if c.scope >= 0:
+        return c.scope
+    if job.mode == UNCONSTRAINED:
+        return len(sim.cap) - 1
+    best = -1
+    for d in range(sim.level_start[c.reach], sim.level_start[c.reach + 1]):
+        if sim.cap[d, job.pod_gpus] >= c.pods_left and (best < 0 or sim.cap[d, 1] < sim.cap[best, 1]):
+            best = d
+    return best

@@ -1,0 +1,486 @@
+"""The arrays of a simulator: what they hold, how they are made, filled and copied.
+
+A *batch* is a `Sim` whose arrays have a leading axis of N simulators; `view(batch, i)` is the same `Sim` without it,
+sharing memory. Kernels and policies always work on such a view, in Python and in numba alike.
+
+Shape letters: J jobs, R racks, M nodes, G GPUs of the largest node, D domains (racks first, then each coarser level,
+the whole cluster last), H levels from the rack (0) to the whole cluster (H - 1), Q queues, K job classes, E node events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from nvlenv.collectives import MODELS, ideal_ratio_kernel
+from nvlenv.errors import InputError
+from nvlenv.types import ClusterSpec, NodeEvents, QueueSpec, Workload
+
+SLOT_SIZES = (1, 2, 4, 8, 16, 18)  # slice sizes in nodes whose free slots are counted all the time
+
+PENDING, WAITING, RUNNING, DONE = 0, 1, 2, 3  # JOB.status
+
+JOB = np.dtype(
+    [
+        # what the workload says
+        ("submit", "f8"),  # h
+        ("duration", "f8"),  # h at the ideal shape
+        ("noise", "f8"),  # estimate / duration
+        ("comm", "f8"),  # share of a step spent in communication at the ideal shape
+        ("ideal", "f8"),  # communication ratio of the best shape for this size and slice
+        ("checkpoint", "f8"),  # h of work between checkpoints
+        ("restart", "f8"),  # h of work lost to a restart
+        ("gpus", "i4"),
+        ("pod_gpus", "i4"),
+        ("unit_pods", "i4"),  # pods of one slice
+        ("units", "i4"),  # slices
+        ("priority", "i4"),
+        ("queue", "i4"),
+        ("klass", "i4"),
+        ("mode", "i1"),
+        ("height", "i1"),
+        ("preemptible", "i1"),
+        ("movable", "i1"),
+        # what has become of it
+        ("status", "i1"),
+        ("evictions", "i4"),  # by `open`; failures are not counted here
+        ("held", "i4"),  # instant at which it was last held
+        ("mark", "i8"),  # stamp of the kernel call that last came across it
+        ("mark_node", "i4"),  # and where
+        ("seen", "i4"),  # epoch in which the scan last looked at it
+        ("first_gpu", "i4"),  # head of its chain in gpu_next; -1: holds no GPU
+        ("heap_pos", "i4"),  # its place in the completion heap
+        ("work", "f8"),  # h of work left at the start of the current run (or now, if waiting)
+        ("queued", "f8"),  # when it last joined the waiting list
+        ("start", "f8"),  # of the current run
+        ("end", "f8"),  # of the current run
+        ("predicted", "f8"),  # end of the current run as estimated at its start
+        ("speed", "f8"),  # of the current run, relative to the ideal shape
+        ("first_start", "f8"),  # inf: never started
+        ("finish", "f8"),  # inf: not finished
+        ("waited", "f8"),  # h in the waiting list before the current stay
+        ("lost", "f8"),  # h of work lost to evictions, moves and failures
+    ],
+    align=True,
+)
+
+NODE = np.dtype(
+    [
+        ("rack", "i4"),
+        ("gpus", "i4"),
+        ("free", "i4"),  # GPUs without a pod, blocked or not
+        ("blocked", "i4"),  # how many reasons (failed, cordoned, counted verification) keep new pods away
+        ("verify", "i4"),  # 1: a verification pod runs here
+    ],
+    align=True,
+)
+
+RACK = np.dtype(
+    [
+        ("node0", "i4"),  # its nodes are node0 <= n < node1
+        ("node1", "i4"),
+        ("usable", "i4"),  # nodes that are not blocked
+        ("part", "i4"),  # usable nodes with some GPUs free and some taken
+        ("opened", "i4"),  # decision number of the job for which it was last opened
+        ("stale", "i4"),  # 1: occupancy changed since the outlook below was made
+        ("drain", "f8"),  # when its last job ends, by estimates; <= now: empty
+        ("ready", "f8"),  # when it first has a free slot of clock.slice_nodes, by estimates
+        ("recheck", "f8"),  # when one of its jobs outlives its estimate and the outlook must be made again
+    ],
+    align=True,
+)
+
+QUEUE = np.dtype(
+    [
+        ("nominal", "i8"),
+        ("limit", "i8"),  # nominal plus what it may borrow
+        ("used", "i8"),
+        ("cohort", "i4"),
+        ("strict", "i4"),
+        ("blocker", "i4"),  # StrictFIFO: its first job that stays waiting
+        ("blocker_epoch", "i4"),
+    ],
+    align=True,
+)
+
+COHORT = np.dtype([("nominal", "i8"), ("used", "i8")], align=True)
+
+CLASS = np.dtype([("weight", "f8"), ("waiting_gpus", "i8"), ("waiting_hours", "f8")], align=True)
+
+NODE_EVENT = np.dtype([("time", "f8"), ("node", "i4"), ("kind", "i4")], align=True)
+
+CLOCK = np.dtype(
+    [
+        # rules of this simulator
+        ("horizon", "f8"),  # end of the window, h
+        ("measure_from", "f8"),  # totals below count from here on
+        ("sample_every", "f8"),
+        ("cliff", "f8"),
+        ("model", "i4"),  # collective model, an id of collectives.MODELS
+        ("rack_gpus", "i4"),  # GPUs of the largest rack
+        ("capacity", "i4"),  # GPUs of the cluster
+        ("slice_nodes", "i4"),  # the slice that outlook and samples speak about
+        ("hero_gpus", "i4"),  # a job of at least so many GPUs is a hero
+        ("max_evictions", "i4"),
+        ("allow_open", "i4"),
+        ("allow_fill", "i4"),
+        ("verify_counted", "i4"),  # 1: verification pods count as usage and capacity
+        ("evict_whole_rack", "i4"),  # 1: `open` evicts everything in the rack, as the hero controller does
+        ("n_jobs", "i4"),
+        ("n_events", "i4"),
+        # where it is
+        ("now", "f8"),
+        ("done", "i4"),  # 1: the window has ended
+        ("next_job", "i4"),
+        ("next_event", "i4"),
+        ("next_sample", "f8"),
+        ("n_samples", "i4"),
+        ("n_waiting", "i4"),
+        ("n_running", "i4"),
+        # the scan of the waiting list
+        ("instant", "i4"),  # number of the last event at which capacity grew: holds last for one instant
+        ("epoch", "i4"),  # number of the last time capacity grew, evictions included
+        ("cursor", "i4"),
+        ("unseen", "i4"),  # waiting jobs not looked at in this epoch
+        ("rescan", "i4"),  # 1: the current job's evictions made room, look at everybody again
+        # the decision at hand
+        ("current", "i4"),  # job; -1: none
+        ("units_left", "i4"),  # slices still to be placed
+        ("pods_left", "i4"),  # pods of the present slice still to be placed
+        ("scope", "i4"),  # domain to which the present slice is bound; -1: not yet
+        ("reach", "i4"),  # height of the domains inside which the present slice fits; -1: nowhere
+        ("stamp", "i8"),  # numbers kernel calls that mark jobs
+        ("decisions", "i8"),  # jobs that came up for a decision; numbers them
+        # rates and totals
+        ("free_all", "i8"),  # free GPUs, blocked ones included
+        ("hero_waiting", "i8"),  # GPUs that waiting heroes ask for
+        ("stall_gpus", "i8"),  # smallest demand that has quota but no shape; large: none
+        ("slow_rate", "f8"),  # GPUs lost to slowdown at this moment
+        ("waiting", "f8"),  # weighted waiting GPU-hours
+        ("slowdown", "f8"),  # GPU-hours
+        ("lost", "f8"),  # GPU-hours lost to evictions, moves and failures
+        ("stall", "f8"),  # h of fragmentation stall
+        ("busy", "f8"),  # GPU-hours with a pod
+        ("unreachable", "f8"),  # idle GPU-hours on blocked nodes
+        ("evictions", "i8"),
+        ("moves", "i8"),
+        ("failures", "i8"),  # job runs ended by a failing node
+        ("verify_evictions", "i8"),
+        ("illegal", "i8"),  # illegal actions, treated as hold
+    ],
+    align=True,
+)
+
+SAMPLE_FIELDS = ("hour", "free_gpus", "whole_racks", "waiting_gpus", "hero_waiting_gpus", "stalled", "running_gpus") + tuple(
+    f"slots_{s}" for s in SLOT_SIZES
+)
+
+
+
+class Row(IntEnum):
+    """Rows of `Sim.scratch`. Each kernel call that needs work space has rows of its own."""
+
+    COUNTS = 0  # placement_speed: GPUs in each rack that the job touches
+    WHERE = 1  # and that rack
+    STATE = 2  # eviction: state of each node
+    OFFER = 3  # 1: part-used node that takes moved pods
+    SPARE = 4  # whole nodes of each rack that moved pods may take
+    POTENTIAL = 5  # slices that each rack could hold at most
+    ROOM = 6  # offered nodes by free GPUs
+    HERE = 7  # the same, outside one rack
+    PARENT = 8  # groups of nodes: union-find over the nodes of one rack
+    WEIGHT = 9  # nodes of each group
+    JOBS = 10  # jobs of each group
+    TAKES = 11  # cover: was the group taken, by (group, nodes still needed)
+    CHOSEN = 12
+    VICTIMS = 13
+    POLICY = 14  # free for policies
+
+
+NO_DEMAND = 2**40  # stall_gpus when nobody is stalled
+
+
+class Sim(NamedTuple):
+    """One simulator (or, with a leading axis, a batch of them)."""
+
+    clock: np.ndarray  # (1,) CLOCK
+    jobs: np.ndarray  # (J,) JOB
+    nodes: np.ndarray  # (M,) NODE
+    gpu_job: np.ndarray  # (M * G,) int32: job on each GPU; -1 free, -2 no such GPU
+    gpu_next: np.ndarray  # (M * G,) int32: next GPU of the same job; -1 last
+    racks: np.ndarray  # (R,) RACK
+    ancestors: np.ndarray  # (R, H) int32: domain of each rack at each height; [:, 0] the rack itself
+    level_start: np.ndarray  # (H + 1,) int32: domains of height h are level_start[h] <= d < level_start[h + 1]
+    cap: np.ndarray  # (D, G + 1) int32: pods of p GPUs that fit domain d now; cap[d, 1] = its free GPUs
+    slots: np.ndarray  # (2, 6) float64: free slots by SLOT_SIZES now, and their time integral
+    waiting: np.ndarray  # (J,) int32: waiting jobs, first n_waiting entries, by priority then submit
+    heap: np.ndarray  # (J,) int32: running jobs, first n_running entries, a binary heap by end
+    queues: np.ndarray  # (Q,) QUEUE
+    cohorts: np.ndarray  # (Q,) COHORT
+    classes: np.ndarray  # (K,) CLASS
+    events: np.ndarray  # (E,) NODE_EVENT
+    samples: np.ndarray  # (T, len(SAMPLE_FIELDS)) float64
+    mask: np.ndarray  # (2R + 2,) bool: legal actions of the decision at hand
+    open_gpus: np.ndarray  # (R,) float64: GPUs that open[r] would evict; valid where open[r] is legal
+    open_lost: np.ndarray  # (R,) float64: GPU-hours that open[r] would lose
+    scratch: np.ndarray  # (len(Row), max(R, M, (nodes of a rack + 1) ** 2)) int64: work space, see Row
+    scratch_float: np.ndarray  # (4, nodes of a rack + 1) float64: the same
+
+
+@dataclass(frozen=True)
+class Dims:
+    """How large the arrays of every simulator of a batch must be."""
+
+    jobs: int
+    racks: int
+    nodes: int
+    rack_nodes: int
+    gpus_per_node: int
+    heights: int
+    domains: int
+    queues: int
+    classes: int
+    events: int = 0
+    samples: int = 0
+
+    @classmethod
+    def of(cls, cluster: ClusterSpec, jobs: int, queues: int, classes: int, events: int = 0, samples: int = 0) -> Dims:
+        """The smallest arrays that hold this cluster and so many jobs."""
+        coarser = [int(column.max(initial=-1)) + 1 for column in cluster.rack_parents.T]
+        return cls(
+            jobs=jobs,
+            racks=cluster.racks,
+            nodes=cluster.nodes,
+            rack_nodes=int(np.bincount(cluster.node_rack, minlength=1).max()),
+            gpus_per_node=cluster.gpus_per_node,
+            heights=len(coarser) + 2,
+            domains=cluster.racks + sum(coarser) + 1,
+            queues=queues,
+            classes=classes,
+            events=events,
+            samples=samples,
+        )
+
+    def cover(self, other: Dims) -> Dims:
+        """Large enough for both."""
+        mine, theirs = vars(self), vars(other)
+        return Dims(**{name: max(mine[name], theirs[name]) for name in mine})
+
+
+def allocate(n: int, dims: Dims) -> Sim:
+    """A batch of n empty simulators; every one must be filled by `load` before use."""
+    d = dims
+    jobs = max(d.jobs, 1)
+    return Sim(
+        clock=np.zeros((n, 1), CLOCK),
+        jobs=np.zeros((n, jobs), JOB),
+        nodes=np.zeros((n, d.nodes), NODE),
+        gpu_job=np.full((n, d.nodes * d.gpus_per_node), -2, np.int32),
+        gpu_next=np.full((n, d.nodes * d.gpus_per_node), -1, np.int32),
+        racks=np.zeros((n, d.racks), RACK),
+        ancestors=np.zeros((n, d.racks, d.heights), np.int32),
+        level_start=np.zeros((n, d.heights + 1), np.int32),
+        cap=np.zeros((n, d.domains, d.gpus_per_node + 1), np.int32),
+        slots=np.zeros((n, 2, len(SLOT_SIZES))),
+        waiting=np.zeros((n, jobs), np.int32),
+        heap=np.zeros((n, jobs), np.int32),
+        queues=np.zeros((n, d.queues), QUEUE),
+        cohorts=np.zeros((n, d.queues), COHORT),
+        classes=np.zeros((n, d.classes), CLASS),
+        events=np.zeros((n, d.events), NODE_EVENT),
+        samples=np.zeros((n, d.samples, len(SAMPLE_FIELDS))),
+        mask=np.zeros((n, 2 * d.racks + 2), np.bool_),
+        open_gpus=np.zeros((n, d.racks)),
+        open_lost=np.zeros((n, d.racks)),
+        scratch=np.zeros((n, len(Row), max(d.racks, d.nodes, d.gpus_per_node + 1, (d.rack_nodes + 1) ** 2)), np.int64),
+        scratch_float=np.zeros((n, 4, max(d.rack_nodes, d.racks) + 1)),
+    )
+
+
+@njit(cache=True)
+def view(b, i):
+    """Simulator i of a batch, sharing its memory."""
+    return Sim(
+        b.clock[i], b.jobs[i], b.nodes[i], b.gpu_job[i], b.gpu_next[i], b.racks[i], b.ancestors[i], b.level_start[i],
+        b.cap[i], b.slots[i], b.waiting[i], b.heap[i], b.queues[i], b.cohorts[i], b.classes[i], b.events[i],
+        b.samples[i], b.mask[i], b.open_gpus[i], b.open_lost[i], b.scratch[i], b.scratch_float[i],
+    )  # fmt: skip
+
+
+@njit(cache=True)
+def copy_into(target, source):
+    """Overwrite one simulator with another of the same dimensions."""
+    target.clock[:] = source.clock
+    n = source.clock[0].n_jobs
+    target.jobs[:n] = source.jobs[:n]
+    target.nodes[:] = source.nodes
+    target.gpu_job[:] = source.gpu_job
+    target.gpu_next[:] = source.gpu_next
+    target.racks[:] = source.racks
+    target.ancestors[:] = source.ancestors
+    target.level_start[:] = source.level_start
+    target.cap[:] = source.cap
+    target.slots[:] = source.slots
+    target.waiting[: source.clock[0].n_waiting] = source.waiting[: source.clock[0].n_waiting]
+    target.heap[: source.clock[0].n_running] = source.heap[: source.clock[0].n_running]
+    target.queues[:] = source.queues
+    target.cohorts[:] = source.cohorts
+    target.classes[:] = source.classes
+    target.events[:] = source.events
+    target.mask[:] = source.mask
+    target.open_gpus[:] = source.open_gpus
+    target.open_lost[:] = source.open_lost
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The settings of one simulator that are neither cluster nor workload."""
+
+    horizon: float  # h
+    measure_from: float = 0.0  # h
+    sample_every: float = 1.0  # h
+    collective: str = "recursive-doubling"
+    slice_nodes: int = 16
+    hero_share: float = 0.25
+    max_evictions: int = 3
+    allow_open: bool = True
+    allow_fill: bool = True
+    verify_counted: bool = False
+    evict_whole_rack: bool = False
+
+
+def load(
+    sim: Sim,
+    cluster: ClusterSpec,
+    workload: Workload,
+    rules: Rules,
+    weights: Sequence[float],
+    queues: Sequence[QueueSpec] = (),
+    events: NodeEvents | None = None,
+) -> None:
+    """Fill one simulator (a view) with an empty cluster and a workload, the clock at 0.
+
+    `weights` (K,) price a waiting GPU-hour of each job class. No queues: one queue with the whole cluster.
+    Raises `InputError` if the workload has queues or classes that are not described.
+    """
+    if len(weights) < len(workload.class_names):
+        raise InputError(workload.source, "weights", f"{len(weights)} weights", f"{len(workload.class_names)} classes")
+    _load_cluster(sim, cluster)
+    _load_rules(sim, cluster, rules, len(workload), 0 if events is None else len(events.time))
+    _load_queues(sim, cluster, workload, queues)
+    sim.classes[:] = np.zeros(1, CLASS)
+    sim.classes["weight"][: len(weights)] = weights
+    if events is not None:
+        for name, column in (("time", events.time), ("node", events.node), ("kind", events.kind)):
+            sim.events[name][: len(column)] = column
+    _load_jobs(sim, cluster, workload, rules)
+
+
+def _load_cluster(sim: Sim, cluster: ClusterSpec) -> None:
+    g = sim.cap.shape[1] - 1
+    m, r = cluster.nodes, cluster.racks
+    sim.nodes[:] = np.zeros(1, NODE)
+    nodes, racks = sim.nodes[:m], sim.racks[:r]
+    nodes["rack"], nodes["gpus"], nodes["free"] = cluster.node_rack, cluster.node_gpus, cluster.node_gpus
+    nodes["blocked"] = cluster.cordoned
+    slots = np.full((len(sim.nodes), g), -2, np.int32)
+    slots[:m][np.arange(g) < cluster.node_gpus[:, None]] = -1
+    sim.gpu_job[:] = slots.reshape(-1)
+    sim.gpu_next[:] = -1
+
+    sim.racks[:] = np.zeros(1, RACK)
+    sim.racks["drain"], sim.racks["ready"], sim.racks["recheck"] = 0.0, np.inf, np.inf
+    racks["node0"] = np.searchsorted(cluster.node_rack, np.arange(r), side="left")
+    racks["node1"] = np.searchsorted(cluster.node_rack, np.arange(r), side="right")
+    racks["usable"] = np.bincount(cluster.node_rack[~cluster.cordoned], minlength=r)
+    sim.racks["opened"], sim.racks["stale"] = -1, 1
+
+    # Domains are numbered racks first (padded ones included), then level by level upwards, the whole cluster last.
+    heights = sim.ancestors.shape[1]
+    sim.ancestors[:, 0] = np.arange(len(sim.racks))
+    first = len(sim.racks)
+    sim.level_start[0], sim.level_start[1] = 0, first
+    for height in range(1, heights):
+        parents = cluster.rack_parents[:, -height] if height <= cluster.rack_parents.shape[1] else np.zeros(r, np.int32)
+        sim.ancestors[:, height] = first
+        sim.ancestors[:r, height] = first + parents
+        first += int(parents.max(initial=0)) + 1
+        sim.level_start[height + 1] = first
+    sim.cap[:] = 0
+    free = np.where(nodes["blocked"] == 0, nodes["free"], 0)
+    for p in range(1, g + 1):
+        for height in range(heights):
+            np.add.at(sim.cap[:, p], sim.ancestors[cluster.node_rack, height], free // p)
+    sim.slots[:] = 0.0
+    for k, size in enumerate(SLOT_SIZES):
+        sim.slots[0, k] = np.sum(sim.cap[:r, g] // size)
+
+
+def _load_rules(sim: Sim, cluster: ClusterSpec, rules: Rules, jobs: int, events: int) -> None:
+    sim.clock[:] = np.zeros(1, CLOCK)
+    c = sim.clock[0]
+    c["horizon"], c["measure_from"], c["sample_every"] = rules.horizon, rules.measure_from, rules.sample_every
+    c["cliff"], c["model"] = cluster.cliff, MODELS[rules.collective]
+    c["rack_gpus"] = np.bincount(cluster.node_rack, cluster.node_gpus, minlength=1).max()
+    c["capacity"], c["slice_nodes"] = cluster.gpus, rules.slice_nodes
+    c["hero_gpus"] = max(1, int(np.ceil(rules.hero_share * cluster.gpus)))
+    c["max_evictions"], c["allow_open"], c["allow_fill"] = rules.max_evictions, rules.allow_open, rules.allow_fill
+    c["verify_counted"], c["evict_whole_rack"] = rules.verify_counted, rules.evict_whole_rack
+    c["n_jobs"], c["n_events"] = jobs, events
+    c["current"], c["scope"], c["reach"] = -1, -1, -1
+    c["free_all"], c["stall_gpus"] = cluster.gpus, NO_DEMAND
+    sim.mask[:] = False
+
+
+def _load_queues(sim: Sim, cluster: ClusterSpec, workload: Workload, queues: Sequence[QueueSpec]) -> None:
+    queues = queues or [QueueSpec(name, cluster.gpus) for name in workload.queue_names]
+    if tuple(q.name for q in queues) != workload.queue_names:
+        names = [q.name for q in queues]
+        raise InputError(workload.source, "queue", list(workload.queue_names), f"the scenario's queues {names}")
+    names = sorted({q.cohort or f"queue:{q.name}" for q in queues})
+    sim.queues[:], sim.cohorts[:] = np.zeros(1, QUEUE), np.zeros(1, COHORT)
+    for q, spec in zip(sim.queues, queues, strict=False):
+        cohort = names.index(spec.cohort or f"queue:{spec.name}")
+        limit = spec.nominal + spec.borrowing_limit if spec.borrowing_limit >= 0 else NO_DEMAND
+        q["nominal"], q["limit"], q["cohort"], q["strict"] = spec.nominal, limit, cohort, spec.strict
+        q["blocker_epoch"] = -1
+        sim.cohorts[cohort]["nominal"] += spec.nominal
+
+
+def _load_jobs(sim: Sim, cluster: ClusterSpec, w: Workload, rules: Rules) -> None:
+    n = len(w)
+    jobs = sim.jobs[:n]
+    jobs[:] = np.zeros(1, JOB)
+    jobs["submit"], jobs["duration"], jobs["work"] = w.submit, w.duration, w.duration
+    jobs["noise"] = np.where(w.duration > 0, w.estimate / np.where(w.duration > 0, w.duration, 1.0), 1.0)
+    jobs["comm"], jobs["checkpoint"], jobs["restart"] = w.comm_fraction, w.checkpoint_interval, w.restart_time
+    jobs["gpus"], jobs["pod_gpus"] = w.gpus, w.gpus_per_pod
+    slices = np.where((w.mode == 2) & (w.slice_gpus > 0), w.slice_gpus, w.gpus)
+    jobs["unit_pods"], jobs["units"] = slices // w.gpus_per_pod, w.gpus // slices
+    jobs["priority"], jobs["queue"], jobs["klass"] = w.priority, w.queue, w.job_class
+    jobs["mode"], jobs["height"] = w.mode, np.minimum(w.height, sim.ancestors.shape[1] - 1)
+    jobs["preemptible"], jobs["movable"] = w.preemptible, w.movable
+    jobs["held"], jobs["seen"], jobs["first_gpu"], jobs["heap_pos"] = -1, -1, -1, -1
+    jobs["first_start"], jobs["finish"] = np.inf, np.inf
+    _fill_ideal(jobs, w.slice_gpus.astype(np.int64), int(sim.clock[0]["model"]), int(sim.clock[0]["rack_gpus"]), cluster.cliff)
+
+
+@njit(cache=True)
+def _fill_ideal(jobs, slice_gpus, model, rack_gpus, cliff):
+    """The communication ratio of every job's best shape; the same few sizes come again and again."""
+    scratch = np.zeros(4096, np.int64)
+    known = dict()
+    for j in range(len(jobs)):
+        key = (jobs[j].gpus, slice_gpus[j])
+        if jobs[j].comm == 0.0:
+            jobs[j].ideal = 1.0
+        elif key in known:
+            jobs[j].ideal = known[key]
+        else:
+            jobs[j].ideal = ideal_ratio_kernel(model, jobs[j].gpus, slice_gpus[j], rack_gpus, cliff, scratch)
+            known[key] = jobs[j].ideal

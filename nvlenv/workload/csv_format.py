@@ -1,0 +1,74 @@
+"""The common CSV, written: `submit_s,gpus,duration_s,kind,user,status`, plain or gzip, all of it or nothing."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from nvlenv.errors import InputError
+from nvlenv.types import FloatArray, IntArray, Workload
+from nvlenv.workload.traces import Trace
+from nvlenv.workload.traces.formats.common import COLUMNS
+from nvlenv.workload.traces.trace import UNKNOWN
+
+
+def write_csv(jobs: Workload | Trace, path: str | Path) -> None:
+    """Write jobs as common CSV, gzip if the name ends in .gz; an interrupted write leaves the old file as it was.
+
+    Numbers are written with all their digits. A workload loses what the format has no column for: its class becomes
+    the kind, its queue the user; topology and eviction come back from the mapping rules.
+    """
+    path = Path(path)
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(COLUMNS)
+    table.writerows(_trace_rows(jobs) if isinstance(jobs, Trace) else _workload_rows(jobs))
+    data = text.getvalue().encode()
+    if path.suffix == ".gz":
+        data = gzip.compress(data, mtime=0)  # no time stamp: same jobs, same bytes
+    _replace(path, data)
+
+
+def _trace_rows(trace: Trace) -> Iterable[tuple[str, ...]]:
+    return zip(
+        *(_digits(column) for column in (trace.submit_s, trace.gpus, trace.duration_s)),
+        _names(trace.kind, trace.kind_names),
+        _names(trace.user, trace.user_names),
+        _names(trace.status, trace.status_names),
+        strict=True,
+    )
+
+
+def _workload_rows(workload: Workload) -> Iterable[tuple[str, ...]]:
+    seconds = (workload.submit * 3600, workload.gpus.astype(float), workload.duration * 3600)
+    return zip(
+        *(_digits(column) for column in seconds),
+        _names(workload.job_class, workload.class_names),
+        _names(workload.queue, workload.queue_names),
+        [UNKNOWN] * len(workload),
+        strict=True,
+    )
+
+
+def _digits(column: FloatArray) -> list[str]:
+    return [repr(value).removesuffix(".0") for value in column.tolist()]
+
+
+def _names(codes: IntArray, names: tuple[str, ...]) -> list[str]:
+    return [names[code] for code in codes.tolist()]
+
+
+def _replace(path: Path, data: bytes) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        try:
+            draft.write_bytes(data)
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(path, "", (error.strerror or str(error)).lower(), "a place to write the file") from None

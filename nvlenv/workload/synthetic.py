@@ -1,0 +1,126 @@
+"""The generator: jobs drawn from classes at a target offered load, in one vectorised pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nvlenv.errors import InputError
+from nvlenv.types import BoolArray, ClusterSpec, FloatArray, IntArray, Mode, Workload
+from nvlenv.workload.arrivals import arrival_times, spread_batches
+from nvlenv.workload.columns import ClassColumns, noisy
+from nvlenv.workload.mix import Bursty, JobClass, SyntheticWorkload
+from nvlenv.workload.shape import Room, cut_slices, pod_of
+
+DEFAULT_JOBS = 3000
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Every size of every class, K in all, as arrays (K,): what one draw picks from."""
+
+    columns: ClassColumns
+    share: FloatArray  # of the jobs, sums to 1
+    job_class: IntArray  # index of the class
+    gpus: IntArray
+    gpus_per_pod: IntArray
+    slice_gpus: IntArray
+    batched: BoolArray
+    log_median: FloatArray  # (C,) of the run time in h, per class
+    sigma: FloatArray  # (C,)
+    min_h: FloatArray  # (C,)
+    max_h: FloatArray  # (C,)
+    gpu_hours: float  # expected, of one job
+
+
+def build_mix(classes: tuple[JobClass, ...], room: Room) -> Mix:
+    """Check the classes against the cluster; raises `InputError` for a job that could never run."""
+    columns = ClassColumns(classes, room)
+    number = np.repeat(np.arange(len(classes), dtype=np.int32), [len(c.sizes) for c in classes])
+    asked = np.array([size for c in classes for size in c.sizes], np.int32)
+    pods = np.concatenate([pod_of(c, np.array(list(c.sizes), np.int32), room.node) for c in classes])
+    limits = np.array([c.slice_gpus for c in classes], np.int32)[number]
+    gpus, slices = cut_slices(asked, limits, pods)
+    for cell, k in enumerate(number):
+        _check_size(classes[k], room, int(asked[cell]), int(gpus[cell]), int(pods[cell]))
+    share = np.concatenate([c.share * np.array(list(c.sizes.values())) / sum(c.sizes.values()) for c in classes])
+    share /= share.sum()
+    means = np.array([c.duration.mean() for c in classes])
+    return Mix(
+        columns=columns,
+        share=share,
+        job_class=number,
+        gpus=gpus,
+        gpus_per_pod=pods,
+        slice_gpus=slices,
+        batched=np.array([c.batched for c in classes])[number],
+        log_median=np.log([c.duration.median_h for c in classes]),
+        sigma=np.array([c.duration.sigma for c in classes]),
+        min_h=np.array([c.duration.min_h for c in classes]),
+        max_h=np.array([c.duration.max_h for c in classes]),
+        gpu_hours=float(np.dot(share, gpus * means[number])),
+    )
+
+
+def _check_size(job_class: JobClass, room: Room, asked: int, gpus: int, pod: int) -> None:
+    field = f"{job_class.name}.sizes"
+    if asked % pod:
+        raise InputError("workload", field, f"{asked} GPUs", f"a multiple of the pods of {pod} GPUs")
+    largest = room.largest(job_class)
+    if gpus > largest:
+        where = "one domain" if job_class.placement is Mode.REQUIRED and not job_class.slice_gpus else "the cluster"
+        raise InputError("workload", field, f"{gpus} GPUs", f"at most {largest}, what {where} could ever hold")
+
+
+def generate(config: SyntheticWorkload, cluster: ClusterSpec, rng: np.random.Generator) -> Workload:
+    """Draw one episode's jobs, sorted by submit time.
+
+    The arrival rate is load * GPUs / E[GPU-hours of a job], so that the offered load equals `config.load` in
+    expectation and differs between draws as it does in life. Cordoned nodes do not count as GPUs of the cluster.
+
+    Raises `InputError` if a class has jobs that could never run on this cluster. Same generator state, same jobs.
+    """
+    room = Room(cluster)
+    mix = build_mix(config.classes, room)
+    submit, cell = _arrive(config, mix, config.load * room.gpus / mix.gpu_hours, rng)
+    job_class = mix.job_class[cell]
+    score = rng.standard_normal(len(cell))
+    drawn = np.exp(mix.log_median[job_class] + mix.sigma[job_class] * score)
+    duration = np.clip(drawn, mix.min_h[job_class], mix.max_h[job_class])
+    return Workload(
+        submit=submit,
+        gpus=mix.gpus[cell],
+        gpus_per_pod=mix.gpus_per_pod[cell],
+        slice_gpus=mix.slice_gpus[cell],
+        duration=duration,
+        estimate=noisy(duration, config.estimate_sigma, rng),
+        source="synthetic",
+        **mix.columns.take(job_class),
+    )
+
+
+def _arrive(config: SyntheticWorkload, mix: Mix, rate: float, rng: np.random.Generator) -> tuple[FloatArray, IntArray]:
+    """Submit times (n,) in h and the cell of the mix of each job; `rate` is jobs per hour."""
+    arrivals, jobs, hours = config.arrivals, config.jobs, config.hours
+    if hours is None and jobs is None:
+        jobs = DEFAULT_JOBS
+    weight = mix.share
+    if isinstance(arrivals, Bursty):  # a batch brings many jobs, so it comes more rarely
+        weight = weight / np.where(mix.batched, arrivals.batch_mean, 1.0)
+    submit = arrival_times(arrivals, rate * float(weight.sum()), jobs, hours, rng)
+    cell = _pick(weight, len(submit), rng)
+    if isinstance(arrivals, Bursty):
+        submit, origin = spread_batches(arrivals, submit, mix.batched[cell], rng)
+        order = np.argsort(submit, kind="stable")
+        order = order[: jobs if hours is None else np.count_nonzero(submit < hours)]
+        submit, cell = submit[order], cell[origin[order]]
+    return submit, cell
+
+
+def _pick(weight: FloatArray, count: int, rng: np.random.Generator) -> IntArray:
+    """(count,) indices drawn in proportion to `weight`."""
+    edges = np.cumsum(weight)
+    found = np.searchsorted(edges, rng.random(count) * edges[-1], side="right")
+    picked: IntArray = np.minimum(found, len(weight) - 1).astype(np.int32)
+    return picked
