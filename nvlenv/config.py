@@ -7,6 +7,7 @@ share/nvlenv/configs of the Python environment.
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -72,7 +73,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return data
 
 
-def load_config(model: type[M], path: Path, overrides: Sequence[str] = (), defaults: Mapping[str, Any] | None = None) -> M:
+def load_config(
+    model: type[M], path: Path, overrides: Sequence[str] = (), defaults: Mapping[str, Any] | None = None
+) -> M:
     """Read a file, apply overrides and validate.
 
     Parameters
@@ -87,13 +90,14 @@ def load_config(model: type[M], path: Path, overrides: Sequence[str] = (), defau
     InputError : the first mistake, with the file (or the override), the field, what was found and what was expected.
     """
     data = {**(defaults or {}), **read_yaml(path)}
-    changed = {_override(data, text): f"override {text}" for text in overrides}
+    steps = {text: _override(data, text) for text in overrides}
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        steps, problem = _first_problem(model, data, error)
-        origin = next((text for prefix, text in changed.items() if steps[: len(prefix)] == prefix), str(path))
-        raise InputError(origin, problem.field, problem.found, problem.expected) from None
+        problem = _first_problem(model, data, error)
+        blamed = [t for t, s in steps.items() if f"{problem.field}.".startswith(f"{_dotted(data, s)}.")]
+        where = f"override {blamed[-1]}" if blamed else path
+        raise InputError(where, problem.field, problem.found, problem.expected) from None
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -108,20 +112,22 @@ class _Loader(yaml.SafeLoader):
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} a second time", key.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} a second time", key.start_mark
+                )
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
 
 
 def _syntax_error(where: Path | str, error: yaml.YAMLError) -> InputError:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        mark = error.problem_mark
-        return InputError(where, f"line {mark.line + 1}, column {mark.column + 1}", error.problem, "valid YAML")
+        place = f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}"
+        return InputError(where, place, f"a mistake ({error.problem})", "valid YAML")
     return InputError(where, "", " ".join(str(error).split()), "valid YAML")
 
 
 def _override(data: dict[str, Any], text: str) -> Steps:
-    """Set the value that "dotted.path=value" names; returns the path as steps."""
+    """Set the value that "dotted.path=value" names; returns the steps to it."""
     where = f"override {text}"
     dotted, equals, value = text.partition("=")
     names = dotted.strip().split(".")
@@ -146,8 +152,8 @@ def _override(data: dict[str, Any], text: str) -> Steps:
 
 def _step_into(here: Any, name: str, where: str, path: str) -> str | int:
     """The key or index that `name` means in a mapping or a list."""
-    if isinstance(here, dict):
-        return name
+    if isinstance(here, dict):  # keys may be numbers
+        return next((key for key in here if str(key) == name), name)
     if not isinstance(here, list):
         raise InputError(where, path, _shown(here), f"a mapping that could hold {name}")
     known = [str(item["name"]) if isinstance(item, dict) and "name" in item else str(i) for i, item in enumerate(here)]
@@ -163,8 +169,8 @@ def _step_into(here: Any, name: str, where: str, path: str) -> str | int:
 # --------------------------------------------------------------------------------------------------------------------
 
 
-def _first_problem(model: type[BaseModel], data: Any, error: ValidationError) -> tuple[Steps, InputError]:
-    """Where the first mistake is, and what to say; misspelt names go first, since they explain what is missing."""
+def _first_problem(model: type[BaseModel], data: Any, error: ValidationError) -> InputError:
+    """What to say about the first mistake; misspelt names go first, since they explain what is missing."""
     errors = sorted(error.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
     paths = [_steps(data, e) for e in errors]
     # Of the alternatives for one value, the one that got deeper is the one that was meant.
@@ -173,8 +179,8 @@ def _first_problem(model: type[BaseModel], data: Any, error: ValidationError) ->
     told = [_problem(model, data, e, steps) for e, path in zip(errors, paths, strict=True) if path == steps]
     expected = " or ".join(dict.fromkeys(problem.expected for problem in told))
     if len(deepest) > 1:
-        expected += f" ({len(deepest) - 1} more of such mistakes)"
-    return steps, InputError("", told[0].field, told[0].found, expected)
+        expected += f" (and {len(deepest) - 1} more)"
+    return InputError("", told[0].field, told[0].found, expected)
 
 
 def _steps(data: Any, error: Any) -> Steps:
@@ -196,7 +202,8 @@ def _problem(model: type[BaseModel], data: Any, error: Any, steps: Steps) -> Inp
         return InputError("", field, f"unknown field {steps[-1]!r}", _nearest(str(steps[-1]), known))
     if kind.startswith("union_tag"):
         tag = context["discriminator"].strip("'")
-        tags = [t for m in _models_at(model, data, steps, any_tag=True) for t in get_args(m.model_fields[tag].annotation)]
+        kinds = _models_at(model, data, steps, any_tag=True)
+        tags = [name for m in kinds for name in get_args(m.model_fields[tag].annotation)]
         found = repr(context["tag"]) if "tag" in context else "nothing"
         return InputError("", f"{field}.{tag}", found, _nearest(context.get("tag", ""), tags))
     cause = context.get("error")
@@ -205,8 +212,13 @@ def _problem(model: type[BaseModel], data: Any, error: Any, steps: Steps) -> Inp
     if isinstance(cause, ValueError):
         return InputError("", field, f"that {cause}", "settings that agree")
     found = "nothing" if kind == "missing" else _shown(error["input"])
-    message = error["msg"].removeprefix("Input should be ").removeprefix("Input should ")
-    return InputError("", field, found, EXPECTED.get(kind, message))
+    return InputError("", field, found, EXPECTED.get(kind) or _plain(error["msg"]))
+
+
+def _plain(message: str) -> str:
+    """What pydantic says should be, as the end of a sentence that says "expected"."""
+    words = re.sub(r"^\w+ should (be |have )?| after validation.*", "", message)
+    return f"a number {words}" if words.startswith(("greater", "less")) else words
 
 
 def _models_at(model: type[BaseModel], data: Any, steps: Steps, any_tag: bool = False) -> list[type[BaseModel]]:
@@ -238,9 +250,9 @@ def _dotted(data: Any, steps: Steps) -> str:
     """The path as a person writes it: elements of lists by their name, if they have one."""
     words: list[str] = []
     for step in steps:
-        data = data[step] if isinstance(data, list) or (isinstance(data, dict) and step in data) else None
+        data = data.get(step) if isinstance(data, dict) else data[step]
         named = isinstance(step, int) and isinstance(data, dict) and "name" in data
-        words.append(str(data["name"] if named and isinstance(data, dict) else step))
+        words.append(str(data["name"] if named else step))
     return ".".join(words)
 
 

@@ -10,13 +10,14 @@ fails twice and is back after its second repair.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, model_validator
 
 from nvlenv.errors import InputError
 from nvlenv.types import ClusterSpec, FloatArray, IntArray, NodeEventKind, NodeEvents
+from nvlenv.workload.mix import Model, NonNegative, Positive
 
 # Mean time between failures of clusters of H100-class GPUs, from public reports:
 # - Llama 3 405B: 419 unexpected interruptions in 54 days on 16,384 GPUs = 4.7e-4 per GPU-day (arXiv 2407.21783);
@@ -32,33 +33,29 @@ NODE_REPAIR_HOURS = 4.0
 RACK_REPAIR_HOURS = 6.0
 REPAIR_SIGMA = 1.0
 
-Positive = Annotated[float, Field(gt=0)]
 Mtbf = Annotated[float, Field(ge=1, allow_inf_nan=True)]  # h; .inf in YAML: never fails
 
 
-class Maintenance(BaseModel):
+class Maintenance(Model):
     """A planned window in which whole racks take no new pods; running jobs stay."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    start: Annotated[float, Field(ge=0)]  # h since the start of the episode
+    start: NonNegative  # h since the start of the episode
     hours: Positive
     racks: tuple[Annotated[int, Field(ge=0)], ...]  # rack numbers
 
     def events(self, cluster: ClusterSpec) -> NodeEvents:
+        """CORDON at the start and UNCORDON at the end of the window, for every node of its racks."""
         nodes = np.flatnonzero(np.isin(cluster.node_rack, self.racks)).astype(np.int32)
         begin, end = np.full(len(nodes), self.start), np.full(len(nodes), self.start + self.hours)
         return _span(begin, end, nodes, NodeEventKind.CORDON, NodeEventKind.UNCORDON)
 
 
-class Failures(BaseModel):
+class Failures(Model):
     """Random failures of nodes and racks, and planned maintenance.
 
     Time to failure is exponential. Repair is lognormal with the given median and `repair_sigma` (natural log), or
     always the same if that is 0. A unit does not fail while it is being repaired.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     node_mtbf_hours: Mtbf = NODE_MTBF_HOURS
     node_repair_hours: Positive = NODE_REPAIR_HOURS  # median
@@ -75,7 +72,7 @@ class Failures(BaseModel):
         self.check(cluster)
         node_seed, rack_seed = child_seeds(seed, 2)
         sigma = self.repair_sigma
-        down, up, node = _outages(
+        node_down, node_up, node = _outages(
             cluster.nodes, self.node_mtbf_hours, self.node_repair_hours, sigma, hours, np.random.default_rng(node_seed)
         )
         rack_down, rack_up, rack = _outages(
@@ -85,7 +82,7 @@ class Failures(BaseModel):
         fail, repair = NodeEventKind.FAIL, NodeEventKind.REPAIR
         return merge_events(
             [
-                _span(down, up, node, fail, repair),
+                _span(node_down, node_up, node, fail, repair),
                 _span(rack_down[outage], rack_up[outage], member.astype(np.int32), fail, repair),
                 *(window.events(cluster) for window in self.maintenance),
             ],
@@ -100,19 +97,21 @@ class Failures(BaseModel):
                     raise InputError("failures", f"maintenance.{i}.racks", rack, f"rack numbers below {cluster.racks}")
 
 
-class Verification(BaseModel):
+class Verification(Model):
     """Short whole-node test pods, started on a node if it is idle."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     counted: bool = False  # True: they count as usage, so that racks and quota look full
     every_hours: Positive = 24.0  # between the tests of one node
     duration_hours: Positive = 0.5
 
+    @model_validator(mode="after")
+    def _ends_before_the_next(self) -> Self:
+        if self.duration_hours >= self.every_hours:
+            raise InputError("verification", "duration_hours", self.duration_hours, f"less than {self.every_hours:g}")
+        return self
+
     def draw(self, cluster: ClusterSpec, hours: float, seed: np.random.SeedSequence) -> NodeEvents:
         """VERIFY and VERIFY_END events before `hours`, each node at its own phase, sorted by (time, node, kind)."""
-        if self.duration_hours >= self.every_hours:
-            raise InputError("verification", "duration_hours", self.duration_hours, f"less than {self.every_hours}")
         phase = np.random.default_rng(seed).uniform(0.0, self.every_hours, cluster.nodes)
         rounds = np.arange(int(np.ceil(hours / self.every_hours)))
         begin = (phase + self.every_hours * rounds[:, None]).reshape(-1)

@@ -6,8 +6,8 @@ under two blocks means two racks, and `rack_names` holds the paths, joined by "/
 with levels ("block", "rack", "hostname") a rack is called "block-00/rack-007".
 
 Racks, nodes and domains are numbered in the order of their paths, and label values compare as strings, because that is
-how Kueue orders domains and breaks ties. The trap: "rack-10" sorts before "rack-2". Zero-pad names ("rack-002") and both
-orders agree, as they do in everything that is built here.
+how Kueue orders domains and breaks ties. The trap: "rack-10" sorts before "rack-2". Zero-pad names ("rack-002"), as is
+done here, and both orders agree.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def consider(sim, j):
         return False
     for a in range(len(sim.mask)):
         sim.mask[a] = False
-    sim.mask[len(sim.mask) - 1] = True
+    sim.mask[len(sim.mask) - 1] = c.allow_hold == 1
     if c.reach < 0:
         return mark_opens(sim, j)
     _mark_places(sim, j)

@@ -89,8 +89,9 @@ RACK = np.dtype(
         ("opened", "i4"),  # decision number of the job for which it was last opened
         ("stale", "i4"),  # 1: occupancy changed since the outlook below was made
         ("drain", "f8"),  # when its last job ends, by estimates; <= now: empty
-        ("ready", "f8"),  # when it first has a free slot of clock.slice_nodes, by estimates
+        ("ready", "f8"),  # when it first has clock.hero_nodes free nodes, by estimates
         ("recheck", "f8"),  # when one of its jobs outlives its estimate and the outlook must be made again
+        ("reserved", "i4"),  # 1: kept, by EASY's rule, for the oldest waiting hero
     ],
     align=True,
 )
@@ -129,6 +130,7 @@ CLOCK = np.dtype(
         ("max_evictions", "i4"),
         ("allow_open", "i4"),
         ("allow_fill", "i4"),
+        ("allow_hold", "i4"),  # 0: `hold` is only legal where nothing else is, so it never comes up
         ("verify_counted", "i4"),  # 1: verification pods count as usage and capacity
         ("evict_whole_rack", "i4"),  # 1: `open` evicts everything in the rack, as the hero controller does
         ("n_jobs", "i4"),
@@ -155,6 +157,9 @@ CLOCK = np.dtype(
         ("scope", "i4"),  # domain to which the present slice is bound; -1: not yet
         ("reach", "i4"),  # height of the domains inside which the present slice fits; -1: nowhere
         ("stamp", "i8"),  # numbers kernel calls that mark jobs
+        ("hero", "i4"),  # the oldest waiting hero, for which racks are reserved; -1: none
+        ("hero_nodes", "i4"),  # nodes in a rack that make it ready
+        ("shadow", "f8"),  # when the hero can start, by estimates; inf: never or no hero
         ("decisions", "i8"),  # jobs that came up for a decision; numbers them
         # rates and totals
         ("free_all", "i8"),  # free GPUs, blocked ones included
@@ -350,6 +355,7 @@ class Rules:
     max_evictions: int = 3
     allow_open: bool = True
     allow_fill: bool = True
+    allow_hold: bool = True
     verify_counted: bool = False
     evict_whole_rack: bool = False
 
@@ -430,9 +436,11 @@ def _load_rules(sim: Sim, cluster: ClusterSpec, rules: Rules, jobs: int, events:
     c["capacity"], c["slice_nodes"] = cluster.gpus, rules.slice_nodes
     c["hero_gpus"] = max(1, int(np.ceil(rules.hero_share * cluster.gpus)))
     c["max_evictions"], c["allow_open"], c["allow_fill"] = rules.max_evictions, rules.allow_open, rules.allow_fill
+    c["allow_hold"] = rules.allow_hold
     c["verify_counted"], c["evict_whole_rack"] = rules.verify_counted, rules.evict_whole_rack
     c["n_jobs"], c["n_events"] = jobs, events
-    c["current"], c["scope"], c["reach"] = -1, -1, -1
+    c["current"], c["scope"], c["reach"], c["hero"] = -1, -1, -1, -1
+    c["hero_nodes"], c["shadow"] = rules.slice_nodes, np.inf
     c["free_all"], c["stall_gpus"] = cluster.gpus, NO_DEMAND
     sim.mask[:] = False
 

@@ -18,17 +18,26 @@ from nvlenv.workload.mix import Bursty, Daily, Poisson
 WEEK_H = 7 * 24
 
 
-def hourly_factors(arrivals: Poisson | Daily | Bursty, rng: np.random.Generator) -> Iterator[FloatArray]:
-    """Factors of the rate, hour by hour, a week (168,) at a time and without end; their expectation is 1."""
+def hourly_factors(
+    arrivals: Poisson | Daily | Bursty, from_a_job: bool, rng: np.random.Generator
+) -> Iterator[FloatArray]:
+    """Factors of the rate, hour by hour, a week (168,) at a time and without end; their long-term mean is 1.
+
+    `from_a_job` starts at a random job instead of a random hour. More jobs fall into busy hours, so such a start is
+    tilted to them by the factor itself, which for the lognormal part is a shift of the mean. Without it an episode of n
+    jobs would take longer than n mean gaps on average, and its load would come out too low.
+    """
     rhythm = np.ones(WEEK_H)
     if not isinstance(arrivals, Poisson):
         rhythm = np.outer(arrivals.week, arrivals.day).ravel()
-        rhythm = np.roll(rhythm / rhythm.mean(), -int(rng.integers(WEEK_H)))
+        rhythm /= rhythm.mean()
+        start = rng.choice(WEEK_H, p=rhythm / WEEK_H if from_a_job else None)
+        rhythm = np.roll(rhythm, -int(start))
     if not isinstance(arrivals, Bursty):
         while True:
             yield rhythm
     memory, wander = arrivals.memory, arrivals.wander
-    mood = rng.standard_normal()
+    mood = rng.standard_normal() + (wander if from_a_job else 0.0)
     while True:
         shocks = math.sqrt(1 - memory**2) * rng.standard_normal(WEEK_H)
         moods = list(accumulate(shocks.tolist(), lambda before, shock: memory * before + shock, initial=mood))[1:]
@@ -40,7 +49,7 @@ def arrival_times(
     arrivals: Poisson | Daily | Bursty, rate: float, count: int | None, hours: float | None, rng: np.random.Generator
 ) -> FloatArray:
     """Sorted times (h) of the first `count` arrivals, or of all within `hours`, at a mean `rate` per hour."""
-    factors = hourly_factors(arrivals, rng)
+    factors = hourly_factors(arrivals, hours is None, rng)
     expected = np.zeros(1)  # arrivals expected by each full hour
     if hours is None:
         clock = np.cumsum(rng.standard_exponential(count))

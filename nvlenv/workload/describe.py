@@ -38,7 +38,9 @@ class Summary:
 def summarise(trace: Trace) -> Summary:
     """Measure a trace; shares of GPUs count in the bucket of one GPU."""
     gaps = np.diff(trace.submit_s) if len(trace) > 1 else np.zeros(1)
-    hourly = np.bincount((trace.submit_s // 3600).astype(np.int64))
+    hours = trace.span_s // 3600 + 1
+    _, hourly = np.unique(trace.submit_s // 3600, return_counts=True)  # the empty hours may be very many
+    hourly_mean = len(trace) / hours
     bucket = np.searchsorted(SIZE_EDGES, trace.gpus)
     work = np.bincount(bucket, trace.gpus * trace.duration_s, minlength=len(SIZE_LABELS))
     jobs = np.bincount(bucket, minlength=len(SIZE_LABELS))
@@ -53,9 +55,9 @@ def summarise(trace: Trace) -> Summary:
         gap_mean=float(gaps.mean()),
         gap_cv=float(gaps.std() / gaps.mean()) if gaps.mean() > 0 else 0.0,
         same_second=float(np.mean(np.diff(np.floor(trace.submit_s)) == 0)) if len(trace) > 1 else 0.0,
-        hourly_mean=float(hourly.mean()),
+        hourly_mean=hourly_mean,
         hourly_peak=int(hourly.max()),
-        dispersion=float(hourly.var() / hourly.mean()),
+        dispersion=float((hourly**2).sum() / hours / hourly_mean - hourly_mean),
         job_share=jobs / jobs.sum(),
         work_share=work / work.sum(),
     )

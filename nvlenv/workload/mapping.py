@@ -43,7 +43,7 @@ def default_rules(cluster: ClusterSpec) -> tuple[MappingRule, ...]:
         rule("hero", min_share=HERO_SHARE, slice_gpus=piece),
         rule("pre-training", kinds=("pretrain", "pre-training", "hero"), slice_gpus=piece),
         rule("evaluation", name="single-node", max_gpus=room.node, checkpoint_interval_h=1.0, restart_time_h=0.2),
-        rule("post-training", max_gpus=piece - 1),
+        rule("post-training", max_gpus=max(piece - 1, 1)),
         rule("pre-training", slice_gpus=piece),
     )
 

@@ -46,6 +46,7 @@ class Room:
         self.node_gpus = np.where(cluster.cordoned, 0, cluster.node_gpus)
         self.gpus = int(self.node_gpus.sum())
         self.node = int(self.node_gpus.max(initial=0))  # GPUs of the largest node
+        self._pods: dict[tuple[int, int], IntArray] = {}
         if self.gpus == 0:
             raise InputError("cluster", "cordoned", "no node that takes pods", "at least one")
 
@@ -60,10 +61,12 @@ class Room:
 
     def pods(self, height: int, pod: int) -> IntArray:
         """(D,) pods of `pod` GPUs that each domain of that height could hold."""
-        racks = self.cluster.node_rack
-        column = len(self.cluster.levels) - 2 - height
-        domains = racks if height == 0 else self.cluster.rack_parents[racks, column]
-        return np.bincount(domains, self.node_gpus // pod).astype(np.int32)
+        if (height, pod) not in self._pods:
+            racks = self.cluster.node_rack
+            column = len(self.cluster.levels) - 2 - height
+            domains = racks if height == 0 else self.cluster.rack_parents[racks, column]
+            self._pods[height, pod] = np.bincount(domains, self.node_gpus // pod).astype(np.int32)
+        return self._pods[height, pod]
 
     def check(self, traits: JobTraits) -> None:
         """Raise `InputError` for a class whose pods or slices this cluster could never hold."""
@@ -77,8 +80,21 @@ class Room:
         if traits.slice_gpus > domain:
             self._refuse(traits, "slice_gpus", traits.slice_gpus, f"at most {domain}, what the largest domain can hold")
 
+    def check_size(self, traits: JobTraits, asked: int, gpus: int, pod: int, slice_gpus: int) -> None:
+        """Raise `InputError` for a size, `asked` for and cut to `gpus`, that is not whole pods or could never run."""
+        if asked % pod:
+            self._refuse(traits, "sizes", f"{asked} GPUs", f"a multiple of the pods of {pod} GPUs")
+        pods = self.pods(self.height(traits), pod)
+        piece = slice_gpus or gpus
+        alone = traits.placement is Mode.REQUIRED
+        room = int((pods // (piece // pod)).sum()) * piece if alone else int(pods.sum()) * pod
+        if room < gpus:
+            where = "one domain" if alone and not traits.slice_gpus else "the cluster"
+            expected = f"at most {self.largest(traits)}, what {where} could ever hold"
+            self._refuse(traits, "sizes", f"{gpus} GPUs", expected)
+
     def largest(self, traits: JobTraits) -> int:
-        """GPUs of the largest job of this class that could ever run."""
+        """GPUs up to which every job of this class, cut or not, could run."""
         pod = traits.gpus_per_pod or self.node
         pods = self.pods(self.height(traits), pod)
         if traits.placement is not Mode.REQUIRED:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nvlenv.errors import InputError
-from nvlenv.types import BoolArray, ClusterSpec, FloatArray, IntArray, Mode, Workload
+from nvlenv.types import BoolArray, ClusterSpec, FloatArray, IntArray, Workload
 from nvlenv.workload.arrivals import arrival_times, spread_batches
 from nvlenv.workload.columns import ClassColumns, noisy
 from nvlenv.workload.mix import Bursty, JobClass, SyntheticWorkload
@@ -42,8 +41,8 @@ def build_mix(classes: tuple[JobClass, ...], room: Room) -> Mix:
     pods = np.concatenate([pod_of(c, np.array(list(c.sizes), np.int32), room.node) for c in classes])
     limits = np.array([c.slice_gpus for c in classes], np.int32)[number]
     gpus, slices = cut_slices(asked, limits, pods)
-    for cell, k in enumerate(number):
-        _check_size(classes[k], room, int(asked[cell]), int(gpus[cell]), int(pods[cell]))
+    for cell, k in enumerate(number.tolist()):
+        room.check_size(classes[k], int(asked[cell]), int(gpus[cell]), int(pods[cell]), int(slices[cell]))
     share = np.concatenate([c.share * np.array(list(c.sizes.values())) / sum(c.sizes.values()) for c in classes])
     share /= share.sum()
     means = np.array([c.duration.mean() for c in classes])
@@ -61,16 +60,6 @@ def build_mix(classes: tuple[JobClass, ...], room: Room) -> Mix:
         max_h=np.array([c.duration.max_h for c in classes]),
         gpu_hours=float(np.dot(share, gpus * means[number])),
     )
-
-
-def _check_size(job_class: JobClass, room: Room, asked: int, gpus: int, pod: int) -> None:
-    field = f"{job_class.name}.sizes"
-    if asked % pod:
-        raise InputError("workload", field, f"{asked} GPUs", f"a multiple of the pods of {pod} GPUs")
-    largest = room.largest(job_class)
-    if gpus > largest:
-        where = "one domain" if job_class.placement is Mode.REQUIRED and not job_class.slice_gpus else "the cluster"
-        raise InputError("workload", field, f"{gpus} GPUs", f"at most {largest}, what {where} could ever hold")
 
 
 def generate(config: SyntheticWorkload, cluster: ClusterSpec, rng: np.random.Generator) -> Workload:
@@ -105,17 +94,21 @@ def _arrive(config: SyntheticWorkload, mix: Mix, rate: float, rng: np.random.Gen
     arrivals, jobs, hours = config.arrivals, config.jobs, config.hours
     if hours is None and jobs is None:
         jobs = DEFAULT_JOBS
-    weight = mix.share
-    if isinstance(arrivals, Bursty):  # a batch brings many jobs, so it comes more rarely
-        weight = weight / np.where(mix.batched, arrivals.batch_mean, 1.0)
-    submit = arrival_times(arrivals, rate * float(weight.sum()), jobs, hours, rng)
-    cell = _pick(weight, len(submit), rng)
-    if isinstance(arrivals, Bursty):
-        submit, origin = spread_batches(arrivals, submit, mix.batched[cell], rng)
-        order = np.argsort(submit, kind="stable")
-        order = order[: jobs if hours is None else np.count_nonzero(submit < hours)]
-        submit, cell = submit[order], cell[origin[order]]
-    return submit, cell
+    if not isinstance(arrivals, Bursty):
+        submit = arrival_times(arrivals, rate, jobs, hours, rng)
+        return submit, _pick(mix.share, len(submit), rng)
+    # A batch brings many jobs, so it comes more rarely. An episode counted in jobs starts at any job of a batch, not at
+    # the first one: leave out as many jobs as the largest batch has.
+    weight = mix.share / np.where(mix.batched, arrivals.batch_mean, 1.0)
+    early = arrivals.batch_max if jobs else 0
+    starts = arrival_times(arrivals, rate * float(weight.sum()), jobs and jobs + early, hours, rng)
+    cell = _pick(weight, len(starts), rng)
+    submit, origin = spread_batches(arrivals, starts, mix.batched[cell], rng)
+    order = np.argsort(submit, kind="stable")
+    last = early + jobs if jobs else np.count_nonzero(submit < hours)
+    begin = submit[order[early - 1]] if early else 0.0
+    order = order[early:last]
+    return submit[order] - begin, cell[origin[order]]
 
 
 def _pick(weight: FloatArray, count: int, rng: np.random.Generator) -> IntArray:

@@ -81,7 +81,7 @@ def read_lines(path: Path) -> Iterator[str]:
         _tell(path, f"line {number}", error)
 
 
-def read_chunks(path: Path, size: int = 1 << 20) -> Iterator[str]:
+def read_chunks(path: Path, size: int = 1 << 16) -> Iterator[str]:
     """The text of the file in pieces of `size` characters."""
     done = 0
     try:
@@ -140,8 +140,8 @@ def timestamp(text: str) -> float:
     if "/" in text:  # Lingjun writes months, days and hours without leading zeros
         date, _, clock = text.partition(" ")
         year, month, day = (int(part) for part in date.split("/"))
-        hour, minute = (int(part) for part in clock.split(":")[:2])
-        moment = datetime(year, month, day, hour, minute)
+        hour, minute, second = (int(part) for part in [*clock.split(":"), "0"][:3])
+        moment = datetime(year, month, day, hour, minute, second)
     else:
         moment = datetime.fromisoformat(text)
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

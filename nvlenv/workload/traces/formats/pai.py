@@ -21,7 +21,7 @@ _TASK = (
     *("job_name", "task_name", "inst_num", "status", "start_time", "end_time"),
     *("plan_cpu", "plan_mem", "plan_gpu", "gpu_type"),
 )
-_STATES = frozenset({"Terminated", "Failed", "Running", "Waiting", "Interrupted", "status"})
+_STATES = frozenset({"Terminated", "Failed", "Running", "Waiting", "Interrupted"})
 
 
 @dataclass
@@ -85,8 +85,8 @@ def _read(path: Path) -> Iterator[Entry]:
 
 
 def _matches(line: str) -> bool:
-    cells = line.split(",")
-    return len(cells) in (len(_JOB), len(_TASK)) and cells[3] in _STATES
+    cells = tuple(line.strip().split(","))
+    return cells in (_JOB, _TASK) or (len(cells) in (len(_JOB), len(_TASK)) and cells[3] in _STATES)
 
 
 FORMATS = (Format("pai", "Alibaba PAI 2020, pai_task_table.csv", _read, matches=_matches, source_gpus=6742),)

@@ -92,7 +92,12 @@ class _JsonList:
 
 
 def _time(value: object) -> float:
-    return math.nan if value is None or value in MISSING else pacific(str(value))
+    if value is None or value in MISSING:
+        return math.nan
+    try:
+        return pacific(str(value))
+    except ValueError:
+        raise ValueError(f"the time {shown(value)}") from None
 
 
 def _philly_job(job: Mapping[str, Any]) -> Entry:
@@ -122,8 +127,11 @@ def _read_log(path: Path) -> Iterator[Entry]:
         except KeyError as error:
             found = f"no {error.args[0]!r} in {shown(sorted(job))}"
             raise InputError(path, f"job {number}", found, "a job as in cluster_job_log") from None
-        except (TypeError, ValueError) as error:
-            raise InputError(path, f"job {number}", str(error), "a job as in cluster_job_log") from None
+        except ValueError as error:
+            raise InputError(path, f"job {number}", error, "a time like 2017-10-07 01:12:09") from None
+        except TypeError:
+            expected = "a list of attempts, each with start_time, end_time and detail"
+            raise InputError(path, f"job {number}", shown(job["attempts"]), expected) from None
 
 
 def _is_json(line: str) -> bool:

@@ -1,0 +1,232 @@
+"""What a learned policy sees: the feature schema and the kernel that fills it.
+
+Three float32 arrays: `racks` (R, F), `job` (J,) and `cluster` (C,). Scaling is fixed by the schema, so that there are no
+statistics to lose, and every value is rounded to a grid of 1/4096, so that the last bit of a logarithm never decides.
+A policy file records `SCHEMA_VERSION` and the feature names; a file of another version is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nvlenv.kernel import kernel
+from nvlenv.simulator.outlook import refresh
+
+SCHEMA_VERSION = 1
+GRID = 4096.0
+LONGEST = 400.0  # h; log times are scaled so that this is 1
+UNIT = (0.0, 1.0)
+SIGNED = (-1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One number of the observation."""
+
+    name: str
+    range: tuple[float, float]
+    meaning: str
+
+
+RACK_FEATURES: tuple[Feature, ...] = (
+    Feature("exists", UNIT, "1 for a rack, 0 for padding"),
+    Feature("free", UNIT, "free GPUs / GPUs of the rack"),
+    Feature("whole", UNIT, "wholly free nodes / nodes"),
+    Feature("part", UNIT, "part-used nodes / nodes"),
+    Feature("usable", UNIT, "nodes that are neither failed nor cordoned / nodes"),
+    Feature("can_place", UNIT, "1 if place[r] is legal"),
+    Feature("can_open", UNIT, "1 if open[r] is legal"),
+    Feature("fits", UNIT, "share of the present slice that fits here"),
+    Feature("left", UNIT, "free GPUs after placing / GPUs of the rack"),
+    Feature("exact", UNIT, "1 if placing leaves no whole node"),
+    Feature("breaks_slot", UNIT, "standard slices lost by placing"),
+    Feature("breaks_half", UNIT, "half slices lost by placing / 2"),
+    Feature("breaks_quarter", UNIT, "quarter slices lost by placing / 4"),
+    Feature("empty", UNIT, "1 if all usable nodes are free"),
+    Feature("missing", UNIT, "nodes missing to a standard slice / its nodes"),
+    Feature("drain", UNIT, "log time until the last job ends, by estimates"),
+    Feature("extends", UNIT, "log time by which this job would extend that"),
+    Feature("gap", UNIT, "log time between this job's end and that"),
+    Feature("ready", UNIT, "log time until a slice (the waiting hero's, else the standard one) is free, by estimates"),
+    Feature("open_gpus", UNIT, "GPUs that open[r] evicts or moves / GPUs of the rack, at most 1"),
+    Feature("open_lost", UNIT, "log GPU-hours that open[r] loses"),
+    Feature("here", UNIT, "GPUs of this job already in the rack / GPUs of the rack"),
+    Feature("reserved", UNIT, "1 if kept for the oldest waiting hero, by EASY's rule"),
+    Feature("delays_hero", SIGNED, "signed log time by which this job would outlast the hero's start, if reserved"),
+)
+
+JOB_FEATURES: tuple[Feature, ...] = (
+    Feature("present", UNIT, "1 if a job is at hand"),
+    Feature("gpus", UNIT, "log2 of all its GPUs / 12"),
+    Feature("pods_left", UNIT, "log2 (1 + pods of the present slice still to place) / 12"),
+    Feature("units_left", UNIT, "log2 (1 + slices still to place) / 6"),
+    Feature("begun", UNIT, "1 if part of it is already placed"),
+    Feature("unconstrained", UNIT, "1 if its mode is unconstrained"),
+    Feature("preferred", UNIT, "1 if preferred"),
+    Feature("required", UNIT, "1 if required"),
+    Feature("sub_node", UNIT, "1 if its pods are smaller than a node"),
+    Feature("spread", UNIT, "1 if its present slice must span racks"),
+    Feature("no_shape", UNIT, "1 if it does not fit by shape, so that only open or hold are left"),
+    Feature("priority", UNIT, "priority / 4"),
+    Feature("weight", UNIT, "cost weight of its waiting GPU-hours / 4"),
+    Feature("estimate", UNIT, "log of its estimated work left"),
+    Feature("waited", UNIT, "log of its wait so far"),
+    Feature("comm", UNIT, "share of a step spent in communication"),
+    Feature("hero", UNIT, "1 if it is a hero"),
+    Feature("fixed", UNIT, "1 if it can be neither preempted nor moved once placed"),
+)
+
+CLUSTER_FEATURES: tuple[Feature, ...] = (
+    Feature("free", UNIT, "free GPUs / GPUs"),
+    Feature("whole", UNIT, "wholly free nodes / nodes"),
+    Feature("slots", UNIT, "standard slices free / racks"),
+    Feature("half_slots", UNIT, "half slices free / racks / 2"),
+    Feature("ready_racks", UNIT, "racks with a free slice (the waiting hero's, else the standard one) / racks"),
+    Feature("waiting", UNIT, "log2 (1 + waiting GPUs / GPUs)"),
+    Feature("weighted", UNIT, "log2 (1 + weighted waiting GPUs / GPUs) / 3"),
+    Feature("queue", UNIT, "log2 (1 + waiting jobs) / 12"),
+    Feature("stalled", UNIT, "1 during fragmentation stall"),
+    Feature("slow", UNIT, "GPUs lost to slowdown / GPUs"),
+    Feature("hero_waits", UNIT, "1 if a hero waits"),
+    Feature("hero_gpus", UNIT, "GPUs of the oldest waiting hero / GPUs"),
+    Feature("hero_waited", UNIT, "log of its wait so far"),
+    Feature("hero_shortfall", UNIT, "racks it lacks / racks it needs"),
+    Feature("hero_shadow", UNIT, "log time until it can start, by estimates; 1 if never"),
+    Feature("heroes", UNIT, "GPUs of all waiting heroes / GPUs, at most 1"),
+)
+
+N_RACK, N_JOB, N_CLUSTER = len(RACK_FEATURES), len(JOB_FEATURES), len(CLUSTER_FEATURES)
+
+
+@kernel
+def _grid(x):
+    return np.floor(min(1.0, max(-1.0, x)) * GRID + 0.5) / GRID
+
+
+@kernel
+def _log_time(hours):
+    return np.log1p(min(max(hours, 0.0), LONGEST)) / np.log1p(LONGEST)
+
+
+@kernel
+def _log2(x, top):
+    return np.log2(1.0 + x) / top
+
+
+@kernel
+def observe(sim, racks, job, cluster):
+    """Fill the three arrays for the decision at hand (or for none, at the end of a window)."""
+    refresh(sim)
+    c, j = sim.clock[0], sim.clock[0].current
+    for k in range(N_JOB):
+        job[k] = 0.0
+    estimate = 0.0
+    if j >= 0:
+        estimate = sim.jobs[j].noise * sim.jobs[j].work
+        _observe_job(sim, j, estimate, job)
+    ready = 0
+    for r in range(len(sim.racks)):
+        _observe_rack(sim, r, j, estimate, racks[r])
+        ready += int(sim.racks[r].ready <= c.now)
+    _observe_cluster(sim, ready, cluster)
+
+
+@kernel
+def _observe_rack(sim, r, j, estimate, out):
+    c, rack, g = sim.clock[0], sim.racks[r], sim.cap.shape[1] - 1
+    nodes = rack.node1 - rack.node0
+    for k in range(N_RACK):
+        out[k] = 0.0
+    if nodes == 0:
+        return
+    gpus, whole, free = float(nodes * g), sim.cap[r, g], sim.cap[r, 1]
+    p, pods = (sim.jobs[j].pod_gpus, min(c.pods_left, sim.cap[r, sim.jobs[j].pod_gpus])) if j >= 0 else (1, 0)
+    # Sub-node pods go to part-used nodes first: only what these cannot hold takes whole nodes.
+    in_part = sim.cap[r, p] - whole * (g // p)
+    takes = -(-max(0, pods - in_part) // (g // p))
+    out[0], out[1], out[2] = 1.0, free / gpus, whole / nodes
+    out[3], out[4] = rack.part / nodes, rack.usable / nodes
+    out[5], out[6] = int(sim.mask[r]), int(sim.mask[len(sim.racks) + r])
+    out[7] = pods / c.pods_left if j >= 0 else 0.0
+    out[8], out[9] = (free - pods * p) / gpus, int(whole == takes)
+    unit = c.slice_nodes
+    for k in range(3):
+        size = max(1, unit >> k)
+        out[10 + k] = (whole // size - (whole - takes) // size) / (1 << k)
+    out[13], out[14] = int(whole == rack.usable and whole > 0), max(0, unit - whole) / unit
+    drain, end = rack.drain - c.now, estimate
+    out[15] = _log_time(drain)
+    out[16], out[17] = _log_time(end - max(drain, 0.0)), _log_time(drain - end)
+    out[18] = _log_time(rack.ready - c.now)
+    if sim.mask[len(sim.racks) + r]:
+        out[19], out[20] = sim.open_gpus[r] / gpus, _log_time(sim.open_lost[r])
+    out[22] = rack.reserved
+    if rack.reserved == 1 and c.shadow < np.inf:
+        over = end - max(0.0, c.shadow - c.now)
+        out[23] = _log_time(over) if over >= 0.0 else -_log_time(-over)
+    if j >= 0 and sim.jobs[j].first_gpu >= 0:
+        out[21] = _gpus_here(sim, r, j) / gpus
+    for k in range(N_RACK):
+        out[k] = _grid(out[k])
+
+
+@kernel
+def _gpus_here(sim, r, j):
+    g, count, slot = sim.cap.shape[1] - 1, 0, sim.jobs[j].first_gpu
+    while slot >= 0:
+        count += int(sim.nodes[slot // g].rack == r)
+        slot = sim.gpu_next[slot]
+    return count
+
+
+@kernel
+def _observe_job(sim, j, estimate, out):
+    c, job, g = sim.clock[0], sim.jobs[j], sim.cap.shape[1] - 1
+    out[0], out[1] = 1.0, np.log2(float(job.gpus)) / 12.0
+    out[2], out[3] = _log2(c.pods_left, 12.0), _log2(c.units_left, 6.0)
+    out[4] = int(job.first_gpu >= 0)
+    out[5 + job.mode] = 1.0
+    out[8], out[9], out[10] = int(job.pod_gpus < g), int(c.reach > 0), int(c.reach < 0)
+    out[11], out[12] = max(0, job.priority) / 4.0, sim.classes[job.klass].weight / 4.0
+    out[13], out[14] = _log_time(estimate), _log_time(job.waited + c.now - job.queued)
+    out[15], out[16] = job.comm, int(job.gpus >= c.hero_gpus)
+    out[17] = int(job.preemptible == 0 and job.movable == 0)
+    for k in range(N_JOB):
+        out[k] = _grid(out[k])
+
+
+@kernel
+def _observe_cluster(sim, ready, out):
+    c, g, root = sim.clock[0], sim.cap.shape[1] - 1, len(sim.cap) - 1
+    racks = 0
+    for r in range(len(sim.racks)):
+        racks += int(sim.racks[r].node1 > sim.racks[r].node0)
+    waiting, weighted = 0, 0.0
+    for k in range(len(sim.classes)):
+        waiting += sim.classes[k].waiting_gpus
+        weighted += sim.classes[k].weight * sim.classes[k].waiting_gpus
+    slots, halves = 0, 0
+    for r in range(len(sim.racks)):
+        slots += sim.cap[r, g] // c.slice_nodes
+        halves += sim.cap[r, g] // max(1, c.slice_nodes // 2)
+    capacity = float(c.capacity)
+    out[0], out[1] = sim.cap[root, 1] / capacity, sim.cap[root, g] * g / capacity
+    out[2], out[3], out[4] = slots / racks, halves / racks / 2.0, ready / racks
+    out[5], out[6] = _log2(waiting / capacity, 1.0), _log2(weighted / capacity, 3.0)
+    out[7] = _log2(c.n_waiting, 12.0)
+    out[8] = int(sim.cap[root, 1] >= c.stall_gpus)
+    out[9] = c.slow_rate / capacity
+    for k in range(10, N_CLUSTER):
+        out[k] = 0.0
+    if c.hero >= 0:
+        hero = sim.jobs[c.hero]
+        needed = max(1.0, hero.gpus / (c.hero_nodes * g))
+        out[10], out[11] = 1.0, hero.gpus / capacity
+        out[12] = _log_time(hero.waited + c.now - hero.queued)
+        out[13] = max(0.0, needed - ready) / needed
+        out[14] = _log_time(c.shadow - c.now)
+        out[15] = c.hero_waiting / capacity
+    for k in range(N_CLUSTER):
+        out[k] = _grid(out[k])

@@ -1,0 +1,1 @@
+"""Kueue's Topology Aware Scheduling, decision for decision; `nvlenv.policies.kueue_tas` is the front door."""

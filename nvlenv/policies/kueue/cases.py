@@ -1,0 +1,194 @@
+"""Recorded placements: read a file of cases, place each, compare with what the file expects.
+
+The file is JSON, `{"cases": [...]}`. A case holds `levels`, `nodes`, `podsets`, `expected`, and optionally
+`feature_gates`, `flavor_node_labels`, `flavor_tolerations`, `running_pods`, `tas_usage`, `sibling_flavor_tas_usage`
+and `workload` (an admitted one with unhealthy nodes). `expected` maps pod sets to `{levels, domains}`, `{failure}` or
+`{assignment: null}`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path as FilePath
+from typing import Any
+
+from nvlenv.errors import InputError
+from nvlenv.policies.kueue.snapshot import assign
+from nvlenv.policies.kueue.types import (
+    HOSTNAME,
+    Assignment,
+    Expression,
+    Failure,
+    Gates,
+    Layer,
+    Mode,
+    Node,
+    NodeAffinity,
+    PodSet,
+    Repair,
+    Result,
+    RunningPod,
+    Taint,
+    Term,
+    Toleration,
+    TopologyRequest,
+    Usage,
+)
+
+KIND = "find_topology_assignments"
+
+Json = Mapping[str, Any]
+
+_GATES = {
+    "TASProfileMixed": "mixed_profile",
+    "TASBalancedPlacement": "balanced_placement",
+    "TASRespectNodeAffinityPreferred": "respect_preferred_affinity",
+    "TASMultiLayerTopology": "multi_layer",
+    "SkipReassignmentForPodOwnedWorkloads": "skip_pod_owned",
+    "ElasticJobsViaWorkloadSlicesWithTAS": "elastic",
+}
+
+
+def read_cases(path: str | FilePath) -> list[Json]:
+    """The cases of a file. Raises InputError if it cannot be read or is no file of cases."""
+    try:
+        document = json.loads(FilePath(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(path, "", str(error).splitlines()[0], "a readable JSON file of cases") from error
+    cases = document.get("cases") if isinstance(document, dict) else None
+    if not isinstance(cases, list) or not all(isinstance(case, dict) and "id" in case for case in cases):
+        raise InputError(path, "cases", type(cases).__name__, "a list of cases, each an object with an id")
+    for case in cases:
+        if case.get("kind", KIND) != KIND:
+            raise InputError(path, f"{case['id']}.kind", repr(case["kind"]), KIND)
+    return cases
+
+
+def run_file(path: str | FilePath) -> int:
+    """Run all cases, print each that fails, and the tally last; returns the number of failures."""
+    cases = read_cases(path)
+    failed = 0
+    for case in cases:
+        try:
+            found = run_case(case)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise InputError(path, str(case["id"]), _hint(error), "a case in the format of the suite") from error
+        expected = {name: entry for name, entry in case["expected"].items() if entry != {"assignment": None}}
+        if found != expected:
+            failed += 1
+            print(f"{case['id']}: expected {json.dumps(expected)}, found {json.dumps(found)}")
+    print(f"{len(cases) - failed} passed, {failed} failed")
+    return failed
+
+
+def run_case(case: Json) -> dict[str, Any]:
+    """Place the pod sets of a case; the result has the shape of its `expected`."""
+    gates = case.get("feature_gates", {})
+    pooled = gates.get("TASHandleOverlappingFlavors", True) and case["levels"][-1] == HOSTNAME
+    result = assign(
+        case["levels"],
+        [_node(node) for node in case["nodes"]],
+        [_podset(podset) for podset in case["podsets"]],
+        Gates(**{field: gates[gate] for gate, field in _GATES.items() if gate in gates}),
+        topology=case.get("topology", "default"),
+        flavor_labels=case.get("flavor_node_labels"),
+        flavor_tolerations=[Toleration(**toleration) for toleration in case.get("flavor_tolerations", ())],
+        running_pods=[_running_pod(pod) for pod in case.get("running_pods", ()) if _outside(pod)],
+        # Pooled usage stands for that of the flavor itself too: the suite then takes its siblings' in place of its own.
+        usage=[_usage(entry) for entry in case.get("sibling_flavor_tas_usage" if pooled else "tas_usage", ())],
+        repair=_repair(case["workload"]) if case.get("workload") else None,
+    )
+    return _as_json(result)
+
+
+def _hint(error: Exception) -> str:
+    return f"no {error}" if isinstance(error, KeyError) else str(error)
+
+
+def _as_json(result: Result) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    for name, outcome in result.items():
+        if isinstance(outcome, Failure):
+            shown[name] = {"failure": outcome.reason}
+        else:
+            domains = [{"values": list(values), "count": count} for values, count in outcome.domains]
+            shown[name] = {"levels": list(outcome.levels), "domains": domains}
+    return shown
+
+
+def _node(node: Json) -> Node:
+    return Node(
+        name=node["name"],
+        labels=node["labels"],
+        allocatable=node["allocatable"],
+        ready=node.get("ready", True),
+        unschedulable=node.get("unschedulable", False),
+        taints=tuple(Taint(t["key"], t.get("value") or "", t["effect"]) for t in node.get("taints", ())),
+    )
+
+
+def _podset(podset: Json) -> PodSet:
+    return PodSet(
+        name=podset["name"],
+        count=podset["count"],
+        requests=podset["requests_per_pod"],
+        topology=TopologyRequest(Mode(podset["mode"]), podset.get("level"), _slices(podset)),
+        node_selector=podset.get("node_selector", {}),
+        tolerations=tuple(Toleration(**toleration) for toleration in podset.get("tolerations", ())),
+        affinity=_affinity(podset.get("node_affinity", {})),
+        group=podset.get("group"),
+        previous=_assignment(podset["previous_assignment"]) if podset.get("previous_assignment") else None,
+    )
+
+
+def _slices(podset: Json) -> tuple[Layer, ...]:
+    """Slice layers in either spelling. A size without a level asks for nothing."""
+    if podset.get("slice_layers"):
+        return tuple(Layer(layer["level"], layer["size"]) for layer in podset["slice_layers"])
+    return (Layer(podset["slice_level"], podset.get("slice_size", 0)),) if podset.get("slice_level") else ()
+
+
+def _affinity(affinity: Json) -> NodeAffinity:
+    required = affinity.get("required")
+    return NodeAffinity(
+        required=None if required is None else tuple(_term(term) for term in required),
+        preferred=tuple((term["weight"], _term(term)) for term in affinity.get("preferred", ())),
+    )
+
+
+def _term(term: Json) -> Term:
+    def read(key: str) -> tuple[Expression, ...]:
+        return tuple(Expression(e["key"], e["operator"], tuple(e.get("values") or ())) for e in term.get(key) or ())
+
+    return Term(read("match_expressions"), read("match_fields"))
+
+
+def _outside(pod: Json) -> bool:
+    """Whether the pod is one that topology aware scheduling knows nothing of."""
+    return not pod.get("kind", "").startswith("tas")
+
+
+def _running_pod(pod: Json) -> RunningPod:
+    return RunningPod(pod.get("node"), pod["requests"], pod.get("phase", "Running"))
+
+
+def _usage(entry: Json) -> Usage:
+    return Usage(tuple(entry["values"]), entry["requests_per_pod"], entry["count"])
+
+
+def _assignment(assignment: Json) -> Assignment:
+    domains = tuple((tuple(domain["values"]), domain["count"]) for domain in assignment["domains"])
+    return Assignment(tuple(assignment["levels"]), domains)
+
+
+def _repair(workload: Json) -> Repair:
+    return Repair(
+        unhealthy_nodes=tuple(workload.get("unhealthy_nodes", ())),
+        assignments={
+            name: _assignment(entry["assignment"])
+            for name, entry in workload.get("admission", {}).items()
+            if entry.get("assignment")
+        },
+        owned_by_single_pod=workload.get("owners") == ["Pod"] and not workload.get("pod_group", False),
+    )

@@ -1,0 +1,144 @@
+"""What the future of each rack looks like from estimates: when it drains, when a slice of it is free, for whom it is kept.
+
+Durations are never seen here, only estimates; a job that outlives its estimate is predicted to take half as long again.
+Outlooks are made on demand and kept until the occupancy of the rack changes or one of its jobs outlives its estimate.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nvlenv.kernel import kernel
+from nvlenv.simulator.state import Row
+
+OVERDUE_FACTOR = 1.5
+SHORTEST_ESTIMATE = 1.0 / 60.0  # h
+RELEASE = int(Row.COUNTS)  # work space shared with placement_speed; neither calls the other
+
+
+@kernel
+def predicted_end(sim, j):
+    """When the current run of job j ends, by its estimate, re-predicted from its uptime."""
+    job, now = sim.jobs[j], sim.clock[0].now
+    run = job.predicted - job.start
+    while job.start + run <= now:
+        run = max(SHORTEST_ESTIMATE, OVERDUE_FACTOR * run)
+    job.predicted = job.start + run
+    return job.predicted
+
+
+@kernel
+def _node_release(sim, n):
+    """When node n is next wholly free; inf while it is blocked."""
+    g, node = sim.cap.shape[1] - 1, sim.nodes[n]
+    if node.blocked > 0:
+        return np.inf
+    release = sim.clock[0].now
+    for slot in range(n * g, n * g + node.gpus):
+        j = sim.gpu_job[slot]
+        if j >= 0:  # slices of the job at hand are not running yet: when they end is not known
+            release = max(release, predicted_end(sim, j) if j != sim.clock[0].current else np.inf)
+    return release
+
+
+@kernel
+def refresh_rack(sim, r):
+    """Make the outlook of rack r if it is out of date. Returns True if it was made anew."""
+    rack, c = sim.racks[r], sim.clock[0]
+    if rack.stale == 0 and c.now < rack.recheck:
+        return False
+    rack.stale, rack.drain, rack.recheck = 0, c.now, np.inf
+    release = sim.scratch_float[0]
+    count = 0
+    for n in range(rack.node0, rack.node1):
+        t = _node_release(sim, n)
+        at = count
+        while at > 0 and release[at - 1] > t:  # keep the nodes sorted by release
+            release[at] = release[at - 1]
+            at -= 1
+        release[at] = t
+        count += 1
+        if c.now < t < np.inf:
+            rack.drain = max(rack.drain, t)
+            rack.recheck = min(rack.recheck, _first_end(sim, n))
+    rack.ready = release[c.hero_nodes - 1] if c.hero_nodes <= count else np.inf
+    if rack.ready <= c.now:
+        rack.ready = 0.0  # ready now, and as long as nothing changes
+    return True
+
+
+@kernel
+def _first_end(sim, n):
+    """The first predicted end of a job on node n."""
+    g, first = sim.cap.shape[1] - 1, np.inf
+    for slot in range(n * g, n * g + sim.nodes[n].gpus):
+        j = sim.gpu_job[slot]
+        if j >= 0 and j != sim.clock[0].current:
+            first = min(first, predicted_end(sim, j))
+    return first
+
+
+@kernel
+def _oldest_hero(sim):
+    """The first hero of the waiting list; -1: none."""
+    c = sim.clock[0]
+    for k in range(c.n_waiting if c.hero_waiting > 0 else 0):
+        if sim.jobs[sim.waiting[k]].gpus >= c.hero_gpus:
+            return sim.waiting[k]
+    return -1
+
+
+@kernel
+def refresh(sim):
+    """Bring every rack's outlook and the reservation for the oldest waiting hero up to date.
+
+    The reservation is EASY backfilling's, for racks: the racks that are ready first, as many as the hero needs, are
+    reserved until the *shadow time* at which the last of them is ready, all by estimates (Lifka, "The ANL/IBM SP
+    scheduling system", 1995). A hero of small slices is given whole racks' worth of them.
+    """
+    c = sim.clock[0]
+    hero = _oldest_hero(sim)
+    nodes, needed = c.slice_nodes, 0
+    if hero >= 0:
+        widest = 0
+        for r in range(len(sim.racks)):
+            widest = max(widest, sim.racks[r].node1 - sim.racks[r].node0)
+        unit = _nodes_of(sim, sim.jobs[hero].unit_pods * sim.jobs[hero].pod_gpus)
+        per_rack = max(1, widest // unit)
+        nodes, needed = min(unit, widest) * per_rack, -(-sim.jobs[hero].units // per_rack)
+    changed = hero != c.hero
+    if nodes != c.hero_nodes:
+        c.hero_nodes = nodes
+        for r in range(len(sim.racks)):
+            sim.racks[r].stale = 1
+    c.hero = hero
+    for r in range(len(sim.racks)):
+        if refresh_rack(sim, r):
+            changed = True
+    if changed:
+        _reserve(sim, needed)
+
+
+@kernel
+def _nodes_of(sim, gpus):
+    g = sim.cap.shape[1] - 1
+    return -(-gpus // g)
+
+
+@kernel
+def _reserve(sim, needed):
+    """Reserve the `needed` racks that are ready first, lower index first on ties."""
+    for r in range(len(sim.racks)):
+        sim.racks[r].reserved = 0
+    sim.clock[0].shadow = np.inf
+    for _ in range(needed):
+        best = -1
+        for r in range(len(sim.racks)):
+            rack = sim.racks[r]
+            if rack.reserved == 0 and rack.ready < np.inf and (best < 0 or rack.ready < sim.racks[best].ready):
+                best = r
+        if best < 0:
+            sim.clock[0].shadow = np.inf
+            return
+        sim.racks[best].reserved = 1
+        sim.clock[0].shadow = sim.racks[best].ready
