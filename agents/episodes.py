@@ -8,23 +8,40 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from nvlenv.engine import load_policy
+from nvlenv.loading import horizon_of, pooled_waiting, prepare
 from nvlenv.policies import heuristic
-from nvlenv.policies.play import play, pooled_waiting, prepare
+from nvlenv.policies.play import play
 from nvlenv.scenario import Scenario
 from nvlenv.simulator.state import RUNNING, SAMPLE_FIELDS, SLOT_SIZES, WAITING, Sim
 from nvlenv.types import Policy
+from nvlenv.workload import TraceWorkload
 
 SPLITS = {"train": 0, "validation": 1, "test": 2}
+TRACE_PORTIONS = {"train": (0.0, 0.7), "validation": (0.7, 0.85), "test": (0.85, 1.0)}  # of the time of a trace
+TRACE_JOBS = 2_000  # of a window replayed from a trace
+BOUND = "pooled"  # the name under which the bound from below is kept
 Metrics = dict[str, float]
 
 
 def split_seeds(seed: int, split: str, n: int) -> list[np.random.SeedSequence]:
     """n workload seeds of a split; the splits of one seed never share a workload."""
     return np.random.SeedSequence(seed, spawn_key=(SPLITS[split],)).spawn(n)
+
+
+def split_scenario(scenario: Scenario, split: str) -> Scenario:
+    """The scenario as a split sees it: a trace is cut into disjoint portions of time, replayed window by window."""
+    workload = scenario.workload
+    if not isinstance(workload, TraceWorkload) or workload.portion != (0.0, 1.0):
+        return scenario
+    changes: dict[str, Any] = {"portion": TRACE_PORTIONS[split]}
+    if workload.jobs is None and workload.hours is None:
+        changes["jobs"] = TRACE_JOBS
+    return scenario.model_copy(update={"workload": workload.model_copy(update=changes)})
 
 
 def find_policy(name: str) -> Policy:
@@ -89,8 +106,8 @@ def play_workload(seed: np.random.SeedSequence, scenario: Scenario, names: Seque
         play(find_policy(name), sim)
         metrics[name] = measure(sim, episode.workload.class_names)
         series[name] = sim.samples[: int(sim.clock["n_samples"][0])]
-    hours = scenario.episode.hours - scenario.episode.warmup_hours
-    metrics["pooled"] = {"cost": pooled_waiting(scenario, episode) / hours / episode.cluster.gpus}
+    hours = horizon_of(scenario, episode) - scenario.episode.warmup_hours
+    metrics[BOUND] = {"cost": pooled_waiting(scenario, episode) / hours / episode.cluster.gpus}
     return Played(metrics, series)
 
 

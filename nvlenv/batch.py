@@ -10,42 +10,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numba import njit
+from nvlenv.kernel import compiled
 from numpy.typing import NDArray
 
+from nvlenv.errors import InputError
+from nvlenv.kernel import kernel
+from nvlenv.loading import dims_of, load_episode
 from nvlenv.observation import N_CLUSTER, N_JOB, N_RACK, observe
 from nvlenv.reward import TERMS, read_totals, score
 from nvlenv.scenario import Episode, Scenario
 from nvlenv.simulator.pooled import run_pooled
 from nvlenv.simulator.scan import advance, step
-from nvlenv.simulator.state import Dims, Rules, Sim, allocate, copy_into, load, view
+from nvlenv.simulator.state import Dims, Sim, allocate, copy_into, view
 from nvlenv.types import ActionLayout
 
 RUN_OUT = 0.05  # share of an episode, at its end, in which the first decision truncates it
 HEADROOM = 1.2  # arrays are made this much longer than the first workloads need
-
-
-def rules_of(scenario: Scenario) -> Rules:
-    """The simulator's settings that a scenario asks for."""
-    return Rules(
-        horizon=scenario.episode.hours,
-        measure_from=scenario.episode.warmup_hours,
-        sample_every=scenario.episode.sample_every_hours,
-        collective=scenario.collective,
-        slice_nodes=scenario.slice_nodes,
-        hero_share=scenario.hero_share,
-        max_evictions=scenario.max_evictions_per_job,
-        allow_open="open" in scenario.actions,
-        allow_fill="fill" in scenario.actions,
-        allow_hold="hold" in scenario.actions,
-        verify_counted=scenario.verification is not None and scenario.verification.counted,
-    )
-
-
-def dims_of(scenario: Scenario, episode: Episode, samples: int = 0) -> Dims:
-    """The arrays that one episode needs."""
-    jobs, classes = len(episode.workload), len(episode.workload.class_names)
-    return Dims.of(episode.cluster, jobs, len(episode.queues), classes, len(episode.node_events.time), samples)
 
 
 class Batch:
@@ -82,15 +62,15 @@ class Batch:
         self.job, self.cluster = np.zeros((n, N_JOB), np.float32), np.zeros((n, N_CLUSTER), np.float32)
         self.reward, self.terms, self.done = np.zeros(n), np.zeros((n, len(TERMS))), np.zeros(n, np.bool_)
         self.totals, self._points = np.zeros((n, len(TERMS))), np.zeros(n, np.int64)
-        self._window = np.array([(1 - RUN_OUT) * self.scenario(i).episode.hours for i in range(n)])
+        self._window = np.zeros(n)
         rewards = [self.scenario(i).reward for i in range(n)]
         self._paired = np.array([r.paired for r in rewards])
         self._scale = np.array([r.scale for r in rewards])
         self._weights = np.array([[r.waiting, r.slowdown, r.lost] for r in rewards])
         for i, episode in enumerate(first):
             self._start(i, episode)
-            if stagger:
-                self._window[i] *= (i + 1) / n
+        self._stagger = stagger
+        self._shorten_first()
 
     def scenario(self, i: int) -> Scenario:
         """The scenario that simulator i plays."""
@@ -115,7 +95,12 @@ class Batch:
     def reset(self, i: int, episode: Episode | None = None) -> None:
         """Start a new episode in simulator i: the given one, or one drawn from its scenario."""
         self._start(i, self._draw(i) if episode is None else episode)
-        self._window[i] = (1 - RUN_OUT) * self.scenario(i).episode.hours
+
+    def reset_all(self) -> None:
+        """Start a new episode in every simulator, staggered if that was asked for."""
+        for i in range(self.n):
+            self.reset(i)
+        self._shorten_first()
 
     def step(self, actions: NDArray[np.int64]) -> None:
         """Carry out one action (N,) in every simulator and run each to its next decision."""
@@ -125,20 +110,28 @@ class Batch:
             self.cluster,
         )  # fmt: skip
 
+    def _shorten_first(self) -> None:
+        if self._stagger:
+            self._window *= np.arange(1, self.n + 1) / self.n
+
     def _draw(self, i: int) -> Episode:
         return self.scenario(i).draw(self._seeds[i].spawn(1)[0])
 
     def _start(self, i: int, episode: Episode) -> None:
         needed = dims_of(self.scenario(i), episode)
+        racks, gpus = self._dims.racks, self._dims.gpus_per_node
+        if needed.racks > racks or needed.gpus_per_node != gpus:
+            found = f"{needed.racks} racks, {needed.gpus_per_node} GPUs per node"
+            raise InputError("Batch", "cluster", found, f"at most {racks} racks, {gpus} GPUs per node as in the others")
         if self._dims.cover(needed) != self._dims:
             self._grow(self._dims.cover(needed))
-        scenario, sim, twin = self.scenario(i), self.view(i), Sim(*(array[0] for array in self._twin))
-        weights = scenario.class_weights()
-        load(sim, episode.cluster, episode.workload, rules_of(scenario), weights, episode.queues, episode.node_events)
+        sim, twin = self.view(i), Sim(*(array[0] for array in self._twin))
+        load_episode(sim, self.scenario(i), episode)
         copy_into(twin, sim)
         self._points[i] = run_pooled(twin, self._twin_times[i], self._twin_costs[i])
         self.totals[i] = 0.0
         self.done[i] = False
+        self._window[i] = (1 - RUN_OUT) * float(sim.clock["horizon"][0])
         _first_decision(sim, self.racks[i], self.job[i], self.cluster[i])
 
     def _allocate(self, dims: Dims) -> None:
@@ -155,20 +148,30 @@ class Batch:
             new[tuple(slice(0, length) for length in array.shape)] = array
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _first_decision(sim, racks, job, cluster):
-    advance(sim)
+    if not advance(sim):
+        _leave_hold(sim)
     observe(sim, racks, job, cluster)
 
 
-@njit(cache=True, nogil=True)
+@kernel
+def _leave_hold(sim):
+    """No decision is left in the window; the mask still has an action, which does nothing."""
+    for a in range(len(sim.mask)):
+        sim.mask[a] = a == len(sim.mask) - 1
+
+
+@compiled
 def _step_all(
     batch, actions, twin_times, twin_costs, points, paired, weights, scale, window, totals, terms, reward, done, racks,
     job, cluster,
 ):  # fmt: skip
     for i in range(len(actions)):
         sim = view(batch, i)
-        alive = step(sim, actions[i])
+        alive = sim.clock[0].current >= 0 and step(sim, actions[i])
+        if not alive:
+            _leave_hold(sim)
         before = (totals[i, 0], totals[i, 1], totals[i, 2], totals[i, 3])
         read_totals(sim, twin_times[i], twin_costs[i], points[i], paired[i], totals[i])
         for k in range(4):

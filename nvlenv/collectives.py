@@ -21,9 +21,9 @@ from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from nvlenv.errors import InputError
+from nvlenv.kernel import compiled, kernel
 
 Counts = npt.NDArray[np.int64]
 Real = float | npt.NDArray[np.float64]
@@ -120,7 +120,7 @@ def _cliff(nvlink: float, network: float) -> float:
     return float(nvlink) / float(network)
 
 
-@njit(cache=True)
+@kernel
 def ratio_kernel(model_id: int, counts_desc: Counts, k: int, cliff: float) -> float:
     """Communication time relative to one rack, float64 in [1, cliff].
 
@@ -136,7 +136,7 @@ def ratio_kernel(model_id: int, counts_desc: Counts, k: int, cliff: float) -> fl
     return _hierarchical(counts_desc, k, cliff)
 
 
-@njit(cache=True)
+@kernel
 def ideal_ratio_kernel(
     model_id: int, gpus: int, slice_gpus: int, rack_gpus: int, cliff: float, scratch: Counts
 ) -> float:
@@ -165,7 +165,7 @@ def ideal_ratio_kernel(
     return ratio_kernel(model_id, scratch, racks, cliff)
 
 
-@njit(cache=True)
+@compiled
 def speed_kernel(ratio: Real, ideal: Real, comm_fraction: Real) -> Real:
     """Progress per hour relative to the ideal shape, in (0, 1]: 1 / ((1 - c) + c ratio / ideal), at most 1.
 
@@ -174,7 +174,7 @@ def speed_kernel(ratio: Real, ideal: Real, comm_fraction: Real) -> Real:
     return np.minimum(1.0, 1.0 / ((1.0 - comm_fraction) + comm_fraction * ratio / ideal))
 
 
-@njit(cache=True)
+@kernel
 def _recursive_doubling(counts_desc: Counts, k: int, cliff: float) -> float:
     """Time (I + cliff (R - I)) / R with R = ceil(log2 ranks) rounds, I of them inside racks.
 
@@ -196,7 +196,7 @@ def _recursive_doubling(counts_desc: Counts, k: int, cliff: float) -> float:
     return min(cliff, (internal + cliff * (rounds - internal)) / rounds)
 
 
-@njit(cache=True)
+@kernel
 def _hierarchical(counts_desc: Counts, k: int, cliff: float) -> float:
     """Time ((G - 1)/G + cliff (k - 1)/(k m)) / ((n - 1)/n) over k racks: G largest, m smallest share, n ranks in all.
 
@@ -217,7 +217,7 @@ def _hierarchical(counts_desc: Counts, k: int, cliff: float) -> float:
     return min(cliff, ratio)
 
 
-@njit(cache=True)
+@compiled
 def _ratio_rows(model_id: int, counts_desc: Counts, racks: Counts, cliff: float, out: npt.NDArray[np.float64]) -> None:
     for row in range(len(out)):
         out[row] = ratio_kernel(model_id, counts_desc[row], racks[row], cliff)

@@ -134,9 +134,9 @@ class NVL72Env(gym.Env[Observation, np.int64]):
 
     def render(self) -> Any:
         if self.render_mode == "ansi":
-            return draw_ansi(self.batch.view(0))
+            return draw_ansi(self.batch.view(0), self.scenario.class_names())
         if self.render_mode == "rgb_array":
-            return draw_rgb(self.batch.view(0))
+            return draw_rgb(self.batch.view(0), names=self.scenario.class_names())
         return None
 
     def _observation(self) -> Observation:

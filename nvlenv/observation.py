@@ -92,7 +92,7 @@ CLUSTER_FEATURES: tuple[Feature, ...] = (
     Feature("hero_waits", UNIT, "1 if a hero waits"),
     Feature("hero_gpus", UNIT, "GPUs of the oldest waiting hero / GPUs"),
     Feature("hero_waited", UNIT, "log of its wait so far"),
-    Feature("hero_shortfall", UNIT, "racks it lacks / racks it needs"),
+    Feature("hero_shortfall", UNIT, "racks it lacks / racks it still needs"),
     Feature("hero_shadow", UNIT, "log time until it can start, by estimates; 1 if never"),
     Feature("heroes", UNIT, "GPUs of all waiting heroes / GPUs, at most 1"),
 )
@@ -222,7 +222,8 @@ def _observe_cluster(sim, ready, out):
         out[k] = 0.0
     if c.hero >= 0:
         hero = sim.jobs[c.hero]
-        needed = max(1.0, hero.gpus / (c.hero_nodes * g))
+        share = c.units_left / hero.units if c.hero == c.current else 1.0
+        needed = max(1.0, share * hero.gpus / (c.hero_nodes * g))
         out[10], out[11] = 1.0, hero.gpus / capacity
         out[12] = _log_time(hero.waited + c.now - hero.queued)
         out[13] = max(0.0, needed - ready) / needed

@@ -190,6 +190,10 @@ class Scenario(Model):
         """Cost of a waiting GPU-hour of each class, in the order of the workload's `class_names`."""
         return tuple(class_weights(self.workload, self._cluster).values())
 
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the job classes, in the same order."""
+        return tuple(class_weights(self.workload, self._cluster))
+
     def draw(self, seed: np.random.SeedSequence) -> Episode:
         """One episode: the same seed gives the same one, and leaves the seed as it was.
 

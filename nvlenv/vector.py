@@ -29,7 +29,7 @@ class NVL72VecEnv(VecEnv):
     """
 
     def __init__(
-        self, scenarios: Scenario | Sequence[Scenario], n_envs: int, seed: int = 0, stagger: bool = False
+        self, scenarios: Scenario | Sequence[Scenario], n_envs: int, seed: int | Sequence[int] = 0, stagger: bool = False
     ) -> None:
         self.batch = Batch(scenarios, n_envs, np.random.SeedSequence(seed), stagger)
         self.render_mode = "rgb_array"
@@ -41,8 +41,8 @@ class NVL72VecEnv(VecEnv):
 
     def reset(self) -> Observation:  # type: ignore[override]
         """Start a new episode in every simulator (the first call keeps the episodes drawn when it was made)."""
-        for i in range(0 if self._fresh else self.num_envs):
-            self.batch.reset(i)
+        if not self._fresh:
+            self.batch.reset_all()
         self._fresh = False
         self._episode_reward[:], self._episode_steps[:] = 0.0, 0
         self._reset_options()

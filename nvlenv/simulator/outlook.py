@@ -23,8 +23,7 @@ def predicted_end(sim, j):
     run = job.predicted - job.start
     while job.start + run <= now:
         run = max(SHORTEST_ESTIMATE, OVERDUE_FACTOR * run)
-    job.predicted = job.start + run
-    return job.predicted
+    return job.start + run
 
 
 @kernel
@@ -98,14 +97,7 @@ def refresh(sim):
     """
     c = sim.clock[0]
     hero = _oldest_hero(sim)
-    nodes, needed = c.slice_nodes, 0
-    if hero >= 0:
-        widest = 0
-        for r in range(len(sim.racks)):
-            widest = max(widest, sim.racks[r].node1 - sim.racks[r].node0)
-        unit = _nodes_of(sim, sim.jobs[hero].unit_pods * sim.jobs[hero].pod_gpus)
-        per_rack = max(1, widest // unit)
-        nodes, needed = min(unit, widest) * per_rack, -(-sim.jobs[hero].units // per_rack)
+    nodes, needed = _needs(sim, hero) if hero >= 0 else (c.slice_nodes, 0)
     changed = hero != c.hero
     if nodes != c.hero_nodes:
         c.hero_nodes = nodes
@@ -117,12 +109,37 @@ def refresh(sim):
             changed = True
     if changed:
         _reserve(sim, needed)
+    _doubt_current(sim)
+
+
+@kernel
+def _needs(sim, hero):
+    """What a hero still needs: nodes that make a rack ready for it, and how many such racks."""
+    c, job, widest = sim.clock[0], sim.jobs[hero], 0
+    for r in range(len(sim.racks)):
+        widest = max(widest, sim.racks[r].node1 - sim.racks[r].node0)
+    units = c.units_left if hero == c.current else job.units
+    unit = _nodes_of(sim, job.unit_pods * job.pod_gpus)
+    if unit > widest:  # its slices span racks
+        return widest, -(-units * unit // widest)
+    per_rack = widest // unit
+    return unit * per_rack, -(-units // per_rack)
 
 
 @kernel
 def _nodes_of(sim, gpus):
     g = sim.cap.shape[1] - 1
     return -(-gpus // g)
+
+
+@kernel
+def _doubt_current(sim):
+    """Keep no outlook of racks with slices of the job at hand: when it starts, no occupancy tells them."""
+    g, j = sim.cap.shape[1] - 1, sim.clock[0].current
+    slot = sim.jobs[j].first_gpu if j >= 0 else -1
+    while slot >= 0:
+        sim.racks[sim.nodes[slot // g].rack].stale = 1
+        slot = sim.gpu_next[slot]
 
 
 @kernel

@@ -22,8 +22,11 @@ def run_pooled(sim, times, costs):
     c = sim.clock[0]
     free, points = c.free_all, 0
     times[0], costs[0] = 0.0, 0.0
+    c.next_event = c.n_events  # nothing ever fails here
     while True:
         t = min(next_time(sim), c.horizon)
+        if c.now < c.measure_from < t:  # the cost bends here
+            t = c.measure_from
         pass_time(sim, t)
         if t > times[points]:
             points += 1
@@ -34,7 +37,6 @@ def run_pooled(sim, times, costs):
         while c.n_running > 0 and sim.jobs[sim.heap[0]].end <= t:
             free += _finish(sim, sim.heap[0])
             grew = True
-        c.next_event = c.n_events
         first = c.n_waiting
         while c.next_job < c.n_jobs and sim.jobs[c.next_job].submit <= t:
             first = min(first, enqueue(sim, c.next_job))

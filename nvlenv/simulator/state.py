@@ -15,7 +15,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+from nvlenv.kernel import compiled
 
 from nvlenv.collectives import MODELS, ideal_ratio_kernel
 from nvlenv.errors import InputError
@@ -307,7 +307,7 @@ def allocate(n: int, dims: Dims) -> Sim:
     )
 
 
-@njit(cache=True)
+@compiled
 def view(b, i):
     """Simulator i of a batch, sharing its memory."""
     return Sim(
@@ -317,7 +317,7 @@ def view(b, i):
     )  # fmt: skip
 
 
-@njit(cache=True)
+@compiled
 def copy_into(target, source):
     """Overwrite one simulator with another of the same dimensions."""
     target.clock[:] = source.clock
@@ -413,6 +413,8 @@ def _load_cluster(sim: Sim, cluster: ClusterSpec) -> None:
     sim.level_start[0], sim.level_start[1] = 0, first
     for height in range(1, heights):
         parents = cluster.rack_parents[:, -height] if height <= cluster.rack_parents.shape[1] else np.zeros(r, np.int32)
+        if height == heights - 1:  # the last domain, also where padding leaves others unused
+            first = sim.level_start[height] = len(sim.cap) - 1
         sim.ancestors[:, height] = first
         sim.ancestors[:r, height] = first + parents
         first += int(parents.max(initial=0)) + 1
@@ -478,7 +480,7 @@ def _load_jobs(sim: Sim, cluster: ClusterSpec, w: Workload, rules: Rules) -> Non
     _fill_ideal(jobs, w.slice_gpus.astype(np.int64), int(sim.clock[0]["model"]), int(sim.clock[0]["rack_gpus"]), cluster.cliff)
 
 
-@njit(cache=True)
+@compiled
 def _fill_ideal(jobs, slice_gpus, model, rack_gpus, cliff):
     """The communication ratio of every job's best shape; the same few sizes come again and again."""
     scratch = np.zeros(4096, np.int64)

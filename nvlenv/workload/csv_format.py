@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from nvlenv.errors import InputError
+from nvlenv.files import written_whole
 from nvlenv.types import FloatArray, IntArray, Workload
 from nvlenv.workload.traces import Trace
 from nvlenv.workload.traces.formats.common import COLUMNS
@@ -17,7 +18,7 @@ from nvlenv.workload.traces.trace import UNKNOWN
 
 
 def write_csv(jobs: Workload | Trace, path: str | Path) -> None:
-    """Write jobs as common CSV, gzip if the name ends in .gz; an interrupted write leaves the old file as it was.
+    """Write jobs as common CSV, gzip if the name ends in .gz; an interrupted write leaves the old file.
 
     Numbers are written with all their digits. A workload loses what the format has no column for: its class becomes
     the kind, its queue the user; topology and eviction come back from the mapping rules.
@@ -30,7 +31,11 @@ def write_csv(jobs: Workload | Trace, path: str | Path) -> None:
     data = text.getvalue().encode()
     if path.suffix == ".gz":
         data = gzip.compress(data, mtime=0)  # no time stamp: same jobs, same bytes
-    _replace(path, data)
+    try:
+        with written_whole(path) as part:
+            part.write_bytes(data)
+    except OSError as error:
+        raise InputError(path, "", (error.strerror or str(error)).lower(), "a place to write the file") from None
 
 
 def _trace_rows(trace: Trace) -> Iterable[tuple[str, ...]]:
@@ -59,16 +64,5 @@ def _digits(column: FloatArray) -> list[str]:
 
 
 def _names(codes: IntArray, names: tuple[str, ...]) -> list[str]:
-    return [names[code] for code in codes.tolist()]
-
-
-def _replace(path: Path, data: bytes) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        try:
-            draft.write_bytes(data)
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(path, "", (error.strerror or str(error)).lower(), "a place to write the file") from None
+    lines = [re.sub(r"[\r\n]+", " ", name) for name in names]  # the csv module leaves a lone \r unquoted
+    return [lines[code] for code in codes.tolist()]

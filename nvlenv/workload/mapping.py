@@ -16,7 +16,7 @@ from nvlenv.workload.shape import Room, cut_slices, pod_of, round_to_nodes
 from nvlenv.workload.traces import Trace
 
 SMALL_JOB = 8  # GPUs; up to here a smaller cluster gets fewer jobs, above it gets smaller ones
-HERO_SHARE = 0.3  # of the cluster
+HERO_SHARE = 0.25  # of the cluster
 
 
 def default_rules(cluster: ClusterSpec) -> tuple[MappingRule, ...]:

@@ -63,7 +63,7 @@ class Duration(Model):
 
     def _score(self, hours: float) -> float:
         """How many standard deviations `hours` lies above the median; with sigma 0, infinitely many."""
-        distance = math.log(hours / self.median_h) if hours > 0 else -math.inf
+        distance = math.log(hours) - math.log(self.median_h) if hours > 0 else -math.inf
         return distance / self.sigma if self.sigma > 0 else math.copysign(math.inf, distance)
 
 
@@ -234,7 +234,7 @@ class Bursty(_Rhythm):
     """
 
     process: Literal["bursty"] = "bursty"
-    wander: NonNegative = 1.35  # standard deviation of the logarithm of the hourly rate
+    wander: Annotated[float, Field(ge=0, le=3)] = 1.35  # standard deviation of the logarithm of the hourly rate
     memory: Annotated[float, Field(ge=0, lt=1)] = 0.97  # correlation from one hour to the next
     batch_log_mean: float = 2.4  # jobs of a batch: rounded lognormal, at least 1
     batch_sigma: Positive = 1.35

@@ -91,24 +91,32 @@ def generate(config: SyntheticWorkload, cluster: ClusterSpec, rng: np.random.Gen
 
 def _arrive(config: SyntheticWorkload, mix: Mix, rate: float, rng: np.random.Generator) -> tuple[FloatArray, IntArray]:
     """Submit times (n,) in h and the cell of the mix of each job; `rate` is jobs per hour."""
-    arrivals, jobs, hours = config.arrivals, config.jobs, config.hours
-    if hours is None and jobs is None:
-        jobs = DEFAULT_JOBS
-    if not isinstance(arrivals, Bursty):
-        submit = arrival_times(arrivals, rate, jobs, hours, rng)
-        return submit, _pick(mix.share, len(submit), rng)
-    # A batch brings many jobs, so it comes more rarely. An episode counted in jobs starts at any job of a batch, not at
-    # the first one: leave out as many jobs as the largest batch has.
+    jobs = DEFAULT_JOBS if config.jobs is None and config.hours is None else config.jobs
+    if isinstance(config.arrivals, Bursty):
+        return _arrive_in_batches(config.arrivals, mix, rate, jobs, config.hours, rng)
+    submit = arrival_times(config.arrivals, rate, jobs, config.hours, rng)
+    return submit, _pick(mix.share, len(submit), rng)
+
+
+def _arrive_in_batches(
+    arrivals: Bursty, mix: Mix, rate: float, jobs: int | None, hours: float | None, rng: np.random.Generator
+) -> tuple[FloatArray, IntArray]:
+    """A batch brings many jobs, so it comes more rarely, and its jobs are all alike.
+
+    An episode counted in jobs may start at any job of a batch: as many jobs are left out as the largest batch has.
+    """
     weight = mix.share / np.where(mix.batched, arrivals.batch_mean, 1.0)
     early = arrivals.batch_max if jobs else 0
     starts = arrival_times(arrivals, rate * float(weight.sum()), jobs and jobs + early, hours, rng)
     cell = _pick(weight, len(starts), rng)
     submit, origin = spread_batches(arrivals, starts, mix.batched[cell], rng)
     order = np.argsort(submit, kind="stable")
-    last = early + jobs if jobs else np.count_nonzero(submit < hours)
-    begin = submit[order[early - 1]] if early else 0.0
-    order = order[early:last]
-    return submit[order] - begin, cell[origin[order]]
+    submit, cell = submit[order], cell[origin[order]]
+    if jobs is None:
+        inside = int(np.searchsorted(submit, hours or 0.0))
+        return submit[:inside], cell[:inside]
+    episode = slice(early, early + jobs)
+    return submit[episode] - submit[early - 1], cell[episode]
 
 
 def _pick(weight: FloatArray, count: int, rng: np.random.Generator) -> IntArray:

@@ -14,8 +14,8 @@ from nvlenv.types import ClusterSpec
 from nvlenv.workload import SyntheticWorkload, Trace, generate, read_trace, write_csv
 from nvlenv.workload.traces.trace import Job, collect
 
-NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8).filter(
-    lambda name: name == name.strip().lower() and name not in ("nan", "none", "null", "nat", "n/a", "\\n")
+NAMES = (
+    st.text("abnx019 ,;\"'#é漢-_/.", min_size=1, max_size=8).map(str.strip).filter(lambda name: name not in ("", "nan"))
 )
 JOBS = st.builds(
     Job,
@@ -52,6 +52,11 @@ def test_a_trace_comes_back_digit_by_digit(tmp_path: Path, jobs: list[Job], suff
     assert users == [trace.user_names[code] for code in trace.user]
 
 
+def test_names_with_line_breaks_stay_on_their_line(tmp_path: Path) -> None:
+    write_csv(collect(Path("trace"), "test", [Job(0, 1, 2, user="a,\r\nb\rc")], None, ""), tmp_path / "t.csv")
+    assert (tmp_path / "t.csv").read_text().splitlines()[1:] == ['0,1,2,unknown,"a, b c",unknown']
+
+
 def test_the_same_jobs_give_the_same_bytes(lab16: ClusterSpec, tmp_path: Path) -> None:
     jobs = generate(SyntheticWorkload(jobs=50), lab16, np.random.default_rng(0))
     for name in ("a.csv.gz", "b.csv.gz"):
@@ -72,9 +77,11 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: p
     assert path.read_text() == "precious" and list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path: Path, cases: Path) -> None:
-    with pytest.raises(InputError, match="no such file or directory"):
-        write_csv(read_trace(cases / "acme_kalos.csv"), tmp_path / "nowhere" / "out.csv")
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path, cases: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file" / "out.csv", tmp_path):
+        with pytest.raises(InputError, match="expected a place to write the file"):
+            write_csv(read_trace(cases / "acme_kalos.csv"), place)
 
 
 def test_whole_numbers_are_written_without_a_point(tmp_path: Path, cases: Path) -> None:

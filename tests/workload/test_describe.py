@@ -96,10 +96,11 @@ def test_whole_traces_have_their_published_statistics(trace_archive: Path, name:
     assert facts.jobs == jobs
     found = [facts.days, *facts.duration, facts.duration_mean, facts.gpus_mean, facts.gpus_p90, facts.gpus_max]
     np.testing.assert_allclose(found, exact, rtol=0.005, atol=0.06)
-    arrivals = [facts.gap_mean, facts.gap_cv, facts.same_second, facts.hourly_mean, trace.offered_load(int(gpus))]
-    np.testing.assert_allclose(arrivals, [gap, variation, same, hourly, load], rtol=0.01, atol=0.05)
-    # where the hours begin was not published; bursts fall to either side of it
-    np.testing.assert_allclose([facts.hourly_peak, facts.dispersion], [peak, dispersion], rtol=0.12)
+    arrivals = [facts.gap_mean, facts.gap_cv, facts.same_second, trace.offered_load(int(gpus))]
+    np.testing.assert_allclose(arrivals, [gap, variation, same, load], rtol=0.02, atol=0.006)
+    # where the hours begin was not published, and bursts fall to either side of it
+    by_hour = [facts.hourly_mean, facts.hourly_peak, facts.dispersion]
+    np.testing.assert_allclose(by_hour, [hourly, peak, dispersion], rtol=0.12)
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ def test_default_rules_go_by_kind_where_there_is_one(lab16: ClusterSpec) -> None
 
 
 def test_default_rules_go_by_size_where_there_is_no_kind(lab16: ClusterSpec) -> None:
-    jobs = replay(trace_of([Job(i, size, 60) for i, size in enumerate([1, 4, 8, 60, 64, 340, 352])]), lab16)
+    jobs = replay(trace_of([Job(i, size, 60) for i, size in enumerate([1, 4, 8, 60, 64, 284, 288])]), lab16)
     assert _classes(jobs) == [
         *("single-node", "single-node", "post-training", "post-training", "pre-training", "pre-training", "hero")
     ]

@@ -92,6 +92,7 @@ def test_a_class_that_makes_no_sense_is_refused(change: dict[str, Any], message:
         ({"arrivals": {"process": "daily", "day": [1.0]}}, "day"),
         ({"arrivals": {"process": "daily", "week": [0, 0, 0, 0, 0, 0, 0]}}, "above 0"),
         ({"arrivals": {"process": "bursty", "memory": 1}}, "memory"),
+        ({"arrivals": {"process": "bursty", "wander": 4}}, "wander"),
     ],
 )
 def test_a_synthetic_workload_that_makes_no_sense_is_refused(change: dict[str, Any], message: str) -> None:

@@ -110,29 +110,28 @@ def _trim(rooms: list[Room], threshold: int, demand: Demand) -> list[Room]:
     copies = [room.copy() for room in rooms]
     for room in copies:
         for child in room.children:
-            _drop_below(child, threshold, demand)
+            _drop_below(child, threshold)
         _recount(room, demand.level, demand)
-        _drop_below(room, threshold, demand)
+        _drop_below(room, threshold)
     return copies
 
 
-def _drop_below(room: Room, threshold: int, demand: Demand) -> None:
+def _drop_below(room: Room, threshold: int) -> None:
     if room.slices < threshold:
         _clear(room)
-    elif demand.leaders and room.slices_led < threshold:
+    elif room.leaders and room.slices_led < threshold:
         _close_to_leaders(room)
 
 
 def _clear(room: Room) -> None:
-    room.pods = room.slices = 0
-    _close_to_leaders(room, children=False)
+    room.pods = room.slices = room.pods_led = room.slices_led = room.leaders = 0
     for child in room.children:
         _clear(child)
 
 
-def _close_to_leaders(room: Room, children: bool = True) -> None:
+def _close_to_leaders(room: Room) -> None:
     room.pods_led = room.slices_led = room.leaders = 0
-    for child in room.children if children else ():
+    for child in room.children:
         _close_to_leaders(child)
 
 

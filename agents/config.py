@@ -1,0 +1,57 @@
+"""What a training run is: configs/train/*.yaml, validated; every field says what it does."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from nvlenv.workload.mix import Model
+
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+
+
+class PPOConfig(Model):
+    """MaskablePPO's settings."""
+
+    n_steps: Count = 256  # decisions of each simulator between two updates
+    batch_size: Count = 4096
+    n_epochs: Count = 4
+    gamma: Share = 0.998  # per decision; a hold is paid for over hundreds of them
+    gae_lambda: Share = 0.95
+    lr_start: Positive = 6e-4
+    lr_end: Positive = 2e-5
+    entropy: Annotated[float, Field(ge=0)] = 0.003
+    clip: Share = 0.2
+    target_kl: Positive | None = 0.03
+    value_coef: Positive = 0.5
+    max_grad_norm: Positive = 0.5
+
+
+class EvaluationConfig(Model):
+    """How a run is compared with heuristics, always on the validation split."""
+
+    every_steps: Count = 200_000
+    episodes: Count = 12  # workloads of each comparison during training
+    final_episodes: Count = 48  # and of the table at the end
+    baselines: tuple[str, ...] = Field(
+        ("least-allocated", "best-fit", "best-fit+open", "best-fit+easy+open"), min_length=1
+    )
+    reference: str = "best-fit"  # differences are taken against this one
+
+
+class TrainConfig(Model):
+    """One training run."""
+
+    scenarios: tuple[str, ...] = Field(("lab-16",), min_length=1)  # names or files; dealt out to the simulators in turn
+    overrides: tuple[str, ...] = ()  # of every scenario, such as workload.load=0.9
+    steps: Count = 2_000_000  # decisions in all
+    envs: Count = 64  # simulators
+    seed: Annotated[int, Field(ge=0)] = 0
+    threads: Count = 2  # of torch
+    hidden: Count = 32  # width of the network
+    init: str = ""  # policy file to start from; "": the heuristic prior
+    ppo: PPOConfig = PPOConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()

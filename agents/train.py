@@ -1,0 +1,187 @@
+"""Train a placement policy with PPO, compare it with heuristics, and export it.
+
+    python -m agents.train                          the default scenario, at most ten minutes on two cores
+    python -m agents.train --trace jobs.csv.gz      on a job trace (formats: python -m nvlenv.workload --help)
+    python -m agents.train steps=500000 seed=3      any setting of configs/train/default.yaml
+    python -m agents.train --resume checkpoints/RUN
+
+Everything of a run goes to one folder under checkpoints/: the resolved config, versions, TensorBoard log, the latest
+state, the best policy so far (policy.npz), the table and figures at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from rich.console import Console
+from sb3_contrib import MaskablePPO
+from stable_baselines3.common.callbacks import CallbackList
+from stable_baselines3.common.logger import configure
+
+from agents.callbacks import ClusterCallback, EvaluationCallback, ProgressBar
+from agents.config import TrainConfig
+from agents.evaluate import evaluate, evaluation_scenario, table, versions
+from agents.figures import draw_all
+from agents.policy import PlacementPolicy
+from nvlenv.config import config_names, find_config, load_config
+from nvlenv.errors import InputError
+from nvlenv.files import write_json, write_text
+from nvlenv.scenario import load_scenario
+from nvlenv.vector import NVL72VecEnv
+from agents.episodes import split_scenario
+
+RUNS = Path("checkpoints")
+
+
+def linear(start: float, end: float) -> Callable[[float], float]:
+    """A schedule that falls from start to end while SB3's remaining progress falls from 1 to 0."""
+    return lambda remaining: end + (start - end) * remaining
+
+
+def make_env(config: TrainConfig, done_steps: int = 0) -> NVL72VecEnv:
+    """The training environment. A resumed run continues with workloads it has not seen."""
+    scenarios = [split_scenario(load_scenario(name, config.overrides), "train") for name in config.scenarios]
+    return NVL72VecEnv(scenarios, config.envs, (config.seed, done_steps), stagger=True)
+
+
+def make_model(config: TrainConfig, env: NVL72VecEnv) -> MaskablePPO:
+    ppo = config.ppo
+    return MaskablePPO(
+        PlacementPolicy,
+        env,
+        learning_rate=linear(ppo.lr_start, ppo.lr_end),
+        n_steps=ppo.n_steps,
+        batch_size=ppo.batch_size,
+        n_epochs=ppo.n_epochs,
+        gamma=ppo.gamma,
+        gae_lambda=ppo.gae_lambda,
+        clip_range=ppo.clip,
+        ent_coef=ppo.entropy,
+        vf_coef=ppo.value_coef,
+        max_grad_norm=ppo.max_grad_norm,
+        target_kl=ppo.target_kl,
+        policy_kwargs={"hidden": config.hidden},
+        seed=config.seed,
+        device="cpu",
+    )
+
+
+def train(config: TrainConfig, run: Path, resume: bool = False, quiet: bool = False) -> bool:
+    """Train until config.steps. Returns False if it was interrupted; the run can then be resumed."""
+    torch.set_num_threads(config.threads)
+    print("compiling kernels (about a minute after installation, then cached)", file=sys.stderr)
+    if resume:
+        model = MaskablePPO.load(run / "model.zip", device="cpu")
+        model.set_env(make_env(config, model.num_timesteps))
+    else:
+        model = make_model(config, make_env(config))
+        if config.init:
+            model.policy.load_file(config.init)
+    model.set_logger(configure(str(run / "tensorboard"), ["tensorboard"]))
+    bar = ProgressBar(config.steps, quiet)
+    scenario = load_scenario(config.scenarios[0], config.overrides)
+    manifest = {"scenario": scenario.name, "scenario_digest": scenario.digest(), "config": config.model_dump(mode="json")}
+    evaluation = EvaluationCallback(config, run, manifest, bar)
+    try:
+        model.learn(
+            config.steps - model.num_timesteps,
+            callback=CallbackList([bar, ClusterCallback(), evaluation]),
+            reset_num_timesteps=not resume,
+        )
+    except KeyboardInterrupt:
+        evaluation.save()
+        print(f"\ninterrupted; continue with: python -m agents.train --resume {run}", file=sys.stderr)
+        return False
+    return True
+
+
+def report(config: TrainConfig, run: Path, quiet: bool = False) -> None:
+    """The table and figures at the end of a run."""
+    scenario = evaluation_scenario(config.scenarios[0], config.overrides)
+    names = [*config.evaluation.baselines, str(run)]
+    results, played = evaluate(
+        scenario, names, config.evaluation.final_episodes, reference=config.evaluation.reference, quiet=quiet
+    )
+    results["command"] = "python -m agents.train " + " ".join(sys.argv[1:])
+    write_json(run / "metrics.json", results)
+    Console(width=160).print(table(results["summary"]))
+    for picture in draw_all(played, names, run / "figures"):
+        print(picture)
+    print(f"policy: {run / 'policy.npz'}   charts: tensorboard --logdir {run / 'tensorboard'}")
+
+
+def parser() -> argparse.ArgumentParser:
+    out = argparse.ArgumentParser(prog="python -m agents.train", description=__doc__, allow_abbrev=False)
+    out.formatter_class = argparse.RawDescriptionHelpFormatter
+    out.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings of the run, such as ppo.gamma=0.99")
+    out.add_argument("--config", default="default", help=f"a YAML file or one of {', '.join(config_names('train'))}")
+    out.add_argument("--seed", type=int, help="of the run (default: the config's, 0)")
+    out.add_argument("--trace", type=Path, metavar="FILE", help="replay windows of this job trace instead of the generator")
+    out.add_argument("--resume", type=Path, metavar="RUN", help="continue an interrupted run")
+    out.add_argument("--init", metavar="POLICY", help="start from this policy file instead of the heuristic prior")
+    out.add_argument("--out", type=Path, metavar="RUN", help="folder of the run (default: checkpoints/<scenario>-<time>)")
+    out.add_argument("--quiet", action="store_true", help="no progress bars")
+    return out
+
+
+def resolve(arguments: argparse.Namespace) -> TrainConfig:
+    """The config of a new run from file, options and overrides."""
+    overrides = list(arguments.overrides)
+    if arguments.seed is not None:
+        overrides.append(f"seed={arguments.seed}")
+    if arguments.init is not None:
+        overrides.append(f"init={arguments.init}")
+    config = load_config(TrainConfig, find_config("train", arguments.config), overrides)
+    if arguments.trace is not None:
+        if not arguments.trace.is_file():
+            raise InputError("--trace", "", repr(str(arguments.trace)), "a readable file")
+        workload = f"workload={{kind: trace, path: {arguments.trace.resolve()}}}"
+        name = arguments.trace.name.split(".")[0]
+        config = config.model_copy(update={"overrides": (*config.overrides, workload, f"name={name}")})
+    return config
+
+
+def new_run(config: TrainConfig, out: Path | None) -> Path:
+    """Make the folder of a new run and write down what it is."""
+    name = load_scenario(config.scenarios[0], config.overrides).name
+    run = out or RUNS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    if (run / "config.yaml").exists():
+        raise InputError("--out", "", str(run), "a new folder, or --resume to continue the run in it")
+    write_text(run / "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+    write_json(run / "versions.json", versions())
+    return run
+
+
+def run_training(arguments: argparse.Namespace) -> int:
+    resume: Path | None = arguments.resume
+    if resume is not None:
+        if not (resume / "model.zip").is_file():
+            raise InputError("--resume", "", str(resume), "the folder of a run with model.zip in it")
+        config, run = load_config(TrainConfig, resume / "config.yaml", arguments.overrides), resume
+    else:
+        config = resolve(arguments)
+        run = new_run(config, arguments.out)
+    if not train(config, run, resume is not None, arguments.quiet):
+        return 130
+    report(config, run, arguments.quiet)
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
+    try:
+        return run_training(arguments)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""Files are written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def written_whole(path: str | Path) -> Iterator[Path]:
+    """A temporary path beside `path` to write to; it takes the place of `path` only if the block succeeds."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        yield part
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a UTF-8 text file, whole or not at all."""
+    with written_whole(path) as part:
+        part.write_text(text, "utf-8")
+
+
+def write_json(path: str | Path, data: Any) -> None:
+    """Write JSON with sorted keys, so that equal data give equal bytes."""
+    write_text(path, json.dumps(data, indent=1, sort_keys=True) + "\n")

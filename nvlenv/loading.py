@@ -1,0 +1,69 @@
+"""An episode goes into a simulator: settings, array sizes, and the bound from below on the same workload."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nvlenv.scenario import Episode, Scenario
+from nvlenv.simulator.pooled import run_pooled
+from nvlenv.simulator.state import Dims, Rules, Sim, allocate, load
+
+
+def horizon_of(scenario: Scenario, episode: Episode) -> float:
+    """When the window ends: after the scenario's hours, or with the last submit of a shorter workload (a trace)."""
+    last = float(episode.workload.submit[-1]) if len(episode.workload) else 0.0
+    hours = scenario.episode.hours
+    return min(hours, last) if last > scenario.episode.warmup_hours else hours
+
+
+def rules_of(scenario: Scenario, episode: Episode) -> Rules:
+    """The simulator's settings that a scenario asks for."""
+    return Rules(
+        horizon=horizon_of(scenario, episode),
+        measure_from=scenario.episode.warmup_hours,
+        sample_every=scenario.episode.sample_every_hours,
+        collective=scenario.collective,
+        slice_nodes=scenario.slice_nodes,
+        hero_share=scenario.hero_share,
+        max_evictions=scenario.max_evictions_per_job,
+        allow_open="open" in scenario.actions,
+        allow_fill="fill" in scenario.actions,
+        allow_hold="hold" in scenario.actions,
+        verify_counted=scenario.verification is not None and scenario.verification.counted,
+    )
+
+
+def dims_of(scenario: Scenario, episode: Episode, samples: int = 0) -> Dims:
+    """The arrays that one episode needs."""
+    jobs, classes = len(episode.workload), len(episode.workload.class_names)
+    return Dims.of(episode.cluster, jobs, len(episode.queues), classes, len(episode.node_events.time), samples)
+
+
+def load_episode(sim: Sim, scenario: Scenario, episode: Episode) -> None:
+    """Fill one simulator (a view) with an episode, the clock at 0."""
+    load(
+        sim,
+        episode.cluster,
+        episode.workload,
+        rules_of(scenario, episode),
+        scenario.class_weights(),
+        episode.queues,
+        episode.node_events,
+    )
+
+
+def prepare(scenario: Scenario, episode: Episode, sample: bool = True) -> Sim:
+    """A simulator filled with an episode; with `sample`, the time series of the whole window are kept."""
+    rows = int(scenario.episode.hours / scenario.episode.sample_every_hours) + 1 if sample else 0
+    sim = Sim(*(array[0] for array in allocate(1, dims_of(scenario, episode, rows))))
+    load_episode(sim, scenario, episode)
+    return sim
+
+
+def pooled_waiting(scenario: Scenario, episode: Episode) -> float:
+    """Weighted waiting GPU-hours of the same workload on one pooled cluster without topology."""
+    sim = prepare(scenario, episode, sample=False)
+    times = np.zeros(2 * len(episode.workload) + 3)
+    costs = np.zeros_like(times)
+    points = run_pooled(sim, times, costs)
+    return float(costs[points - 1])

@@ -1,0 +1,181 @@
+"""Random simulations: a cluster, jobs, queues, node events and rules, drawn small so that they collide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from nvlenv.simulator.state import Dims, Rules, Sim, allocate, load, view
+from nvlenv.types import ClusterSpec, Mode, NodeEvents, QueueSpec, Workload
+
+INF = float("inf")
+SAMPLES = 64
+CLASSES = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """All that a simulator is filled with, and `picks` that choose its actions."""
+
+    cluster: ClusterSpec
+    workload: Workload
+    rules: Rules
+    weights: tuple[float, ...]
+    queues: tuple[QueueSpec, ...]
+    events: NodeEvents
+    neighbour: ClusterSpec  # shares the batch, so that the arrays are large enough for both
+    picks: tuple[int, ...]
+
+    def dims(self) -> Dims:
+        jobs, events = len(self.workload), len(self.events.time)
+        return Dims.of(self.cluster, jobs, len(self.queues), CLASSES, events, SAMPLES).cover(
+            Dims.of(self.neighbour, 5, 2, CLASSES, 3, SAMPLES)
+        )
+
+    def load(self, sim: Sim | None = None) -> Sim:
+        """The kernel's simulator at the start of this case."""
+        sim = view.py_func(allocate(1, self.dims()), 0) if sim is None else sim
+        load(sim, self.cluster, self.workload, self.rules, self.weights, self.queues, self.events)
+        return sim
+
+
+def make_cluster(racks: list[list[int]], parents: list[list[int]] | None = None, cordoned: Any = ()) -> ClusterSpec:
+    """A cluster of racks that list the GPUs of their nodes; `parents` one list per rack, coarse to fine."""
+    sizes = [len(rack) for rack in racks]
+    parents = parents or [[] for _ in racks]
+    return ClusterSpec(
+        levels=(*(f"level-{k}" for k in range(len(parents[0]))), "rack", "hostname"),
+        rack_names=tuple(f"rack-{r}" for r in range(len(racks))),
+        rack_parents=np.array(parents, np.int32).reshape(len(racks), len(parents[0])),
+        node_names=tuple(f"node-{n:02d}" for n in range(sum(sizes))),
+        node_rack=np.repeat(np.arange(len(racks)), sizes).astype(np.int32),
+        node_gpus=np.array([gpus for rack in racks for gpus in rack], np.int32),
+        cordoned=np.isin(np.arange(sum(sizes)), cordoned),
+    )
+
+
+def make_workload(jobs: list[dict[str, Any]], queues: tuple[str, ...] = ("default",)) -> Workload:
+    """Jobs from what is special about each of them, sorted by submit."""
+    plain = {
+        "submit": 0.0, "gpus": 1, "gpus_per_pod": 1, "mode": Mode.UNCONSTRAINED, "height": 0, "slice_gpus": 0,
+        "duration": 10.0, "estimate": 10.0, "comm_fraction": 0.0, "priority": 0, "queue": 0, "job_class": 0,
+        "preemptible": False, "movable": False, "checkpoint_interval": INF, "restart_time": 0.0,
+    }  # fmt: skip
+    dtypes = {"mode": np.int8, "height": np.int8, "preemptible": np.bool_, "movable": np.bool_}
+    hours = ("submit", "duration", "estimate", "comm_fraction", "checkpoint_interval", "restart_time")
+    dtypes |= dict.fromkeys(hours, np.float64)
+    rows = [{**plain, **job} for job in sorted(jobs, key=lambda job: job.get("submit", 0.0))]
+    columns = {name: np.array([row[name] for row in rows], dtypes.get(name, np.int32)) for name in plain}
+    names = tuple(f"class-{k}" for k in range(CLASSES))
+    return Workload(**columns, class_names=names, queue_names=queues).check()
+
+
+# --- Strategies -------------------------------------------------------------------------------------------------------
+
+
+def often(common: Any, *others: Any) -> st.SearchStrategy[Any]:
+    """`common` half of the time."""
+    return st.sampled_from([common] * len(others) + list(others))
+
+
+@st.composite
+def clusters(draw: st.DrawFn, gpus: int) -> ClusterSpec:
+    """1-6 unequal racks of 1-6 nodes under 0-2 coarser levels; the largest node has the given GPUs."""
+    node = often(gpus, *range(1, gpus + 1)) if draw(st.integers(0, 3)) == 0 else st.just(gpus)
+    racks = draw(st.lists(st.lists(node, min_size=1, max_size=6), min_size=1, max_size=6))
+    racks[0][0] = gpus
+    levels = draw(st.integers(0, 2))
+    new_block = [0, *draw(st.lists(st.integers(0, 1), min_size=len(racks) - 1, max_size=len(racks) - 1))]
+    block = [int(b) for b in np.cumsum(new_block)]
+    parents = [[b // 2, b][2 - levels :] for b in block]
+    cordoned = draw(st.lists(st.integers(0, 35), max_size=2))
+    return make_cluster(racks, parents, cordoned)
+
+
+@st.composite
+def jobs(draw: st.DrawFn, whole: int, queues: int) -> dict[str, Any]:
+    """Small services that can be evicted or moved, and gangs that want racks: in many shapes between."""
+    mode = draw(st.sampled_from([Mode.UNCONSTRAINED, Mode.UNCONSTRAINED, Mode.PREFERRED, Mode.REQUIRED, Mode.REQUIRED]))
+    gang = mode == Mode.REQUIRED
+    p = draw(often(whole, *range(1, whole + 1)) if gang else st.integers(1, whole))
+    unit, units = draw(st.integers(1, 4)), draw(st.sampled_from([1, 1, 2, 3] if gang else [1]))
+    return {
+        "submit": draw(st.sampled_from([0.0, 0.25, 0.5, 0.5, 1.0, 1.5, 2.0, 3.0, 4.5])),
+        "gpus": p * unit * units,
+        "gpus_per_pod": p,
+        "mode": mode,
+        "height": draw(often(0, 1, 2)),
+        "slice_gpus": p * unit if units > 1 or draw(st.booleans()) else 0,
+        "duration": draw(st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 3.3, 8.0])),
+        "estimate": draw(st.sampled_from([0.0, 0.5, 1.0, 2.5])),
+        "comm_fraction": draw(often(0.0, 0.1, 0.3, 0.5)),
+        "priority": draw(st.integers(1, 4)) if gang else draw(st.integers(0, 2)),
+        "queue": draw(st.integers(0, queues - 1)),
+        "job_class": draw(st.integers(0, CLASSES - 1)),
+        "preemptible": draw(st.booleans()),
+        "movable": mode == Mode.UNCONSTRAINED and draw(st.booleans()),
+        "checkpoint_interval": draw(st.sampled_from([0.0, 0.25, 0.3, 1.0, INF])),
+        "restart_time": draw(st.sampled_from([0.0, 0.0, 0.1, 0.25, 1.0])),
+    }
+
+
+@st.composite
+def queue_specs(draw: st.DrawFn, gpus: int) -> tuple[QueueSpec, ...]:
+    count = draw(st.integers(1, 3))
+    return tuple(
+        QueueSpec(
+            name=f"queue-{k}",
+            nominal=draw(st.one_of(st.just(gpus), st.integers(0, gpus))),
+            cohort=draw(st.sampled_from(["", "lab", "lab", "team"])),
+            borrowing_limit=draw(often(-1, 0, 2, 8)),
+            strict=draw(st.booleans()),
+        )
+        for k in range(count)
+    )
+
+
+@st.composite
+def node_events(draw: st.DrawFn, nodes: int) -> NodeEvents:
+    quarter = st.integers(0, 40).map(lambda k: k / 4)
+    events = draw(st.lists(st.tuples(quarter, st.integers(0, nodes - 1), st.integers(0, 5)), max_size=12))
+    events.sort(key=lambda event: event[0])
+    times, where, kinds = zip(*events, strict=True) if events else ((), (), ())
+    return NodeEvents(np.array(times, np.float64), np.array(where, np.int32), np.array(kinds, np.int8))
+
+
+rules = st.builds(
+    Rules,
+    horizon=st.sampled_from([4.0, 12.0, 30.0]),
+    measure_from=st.sampled_from([0.0, 0.0, 1.1]),
+    sample_every=st.sampled_from([0.5, 1.0]),
+    collective=st.sampled_from(["recursive-doubling", "ring"]),
+    slice_nodes=st.just(2),
+    hero_share=st.sampled_from([0.01, 0.25, 0.5]),
+    max_evictions=st.integers(0, 3),
+    allow_open=often(True, False),
+    allow_fill=st.booleans(),
+    allow_hold=st.booleans(),
+    verify_counted=st.booleans(),
+    evict_whole_rack=st.booleans(),
+)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    gpus = draw(st.sampled_from([1, 2, 3, 4, 4, 8]))
+    cluster = draw(clusters(gpus))
+    queues = draw(queue_specs(cluster.gpus))
+    drawn = draw(st.lists(jobs(gpus, len(queues)), min_size=1, max_size=24))
+    return Case(
+        cluster=cluster,
+        workload=make_workload(drawn, tuple(queue.name for queue in queues)),
+        rules=draw(rules),
+        weights=tuple(draw(st.tuples(*[st.sampled_from([0.5, 1.0, 4.0])] * CLASSES))),
+        queues=queues,
+        events=draw(node_events(cluster.nodes)),
+        neighbour=draw(clusters(gpus)),
+        picks=tuple(draw(st.lists(st.integers(0, 999), min_size=1, max_size=50))),
+    )

@@ -1,0 +1,448 @@
+"""A second simulator, to hold the kernel to: plain Python, slow, and as close to the rules' wording as it gets.
+
+Its only state is who is on which GPU, what became of each job, and what keeps a node from taking pods. Everything else
+(what fits where, who waits, who blocks whom, who stalls, what is lost per hour) is worked out anew each time it is
+asked for. It shares no code with `nvlenv.simulator`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from nvlenv.types import ClusterSpec, Mode, NodeEventKind, NodeEvents, QueueSpec, Workload
+from tests.simulator.reference_opening import Survey
+
+SLOT_SIZES = (1, 2, 4, 8, 16, 18)
+INF = math.inf
+
+Action = tuple[str, int]  # ("place", rack), ("open", rack), ("fill", -1) or ("hold", -1)
+Domain = tuple[int, ...]  # its racks
+
+
+class Job:
+    """What the workload says about a job, and what has become of it."""
+
+    def __init__(self, w: Workload, number: int) -> None:
+        self.number, self.queue, self.klass = number, int(w.queue[number]), int(w.job_class[number])
+        self.submit, self.duration = float(w.submit[number]), float(w.duration[number])
+        self.gpus, self.pod_gpus = int(w.gpus[number]), int(w.gpus_per_pod[number])
+        self.mode, self.height, self.comm = Mode(w.mode[number]), int(w.height[number]), float(w.comm_fraction[number])
+        self.slice_gpus = int(w.slice_gpus[number])
+        self.priority, self.preemptible = int(w.priority[number]), bool(w.preemptible[number])
+        self.movable = bool(w.movable[number])
+        self.checkpoint, self.restart = float(w.checkpoint_interval[number]), float(w.restart_time[number])
+        sliced = self.mode == Mode.REQUIRED and self.slice_gpus > 0
+        self.units = self.gpus // self.slice_gpus if sliced else 1
+        self.unit_pods = self.gpus // self.units // self.pod_gpus
+        self.status = "pending"  # then waiting, running, done
+        self.work, self.speed, self.start, self.end, self.queued = self.duration, 0.0, 0.0, 0.0, 0.0
+        self.first_start, self.finish, self.waited, self.lost, self.evictions = INF, INF, 0.0, 0.0, 0
+
+
+class Node:
+    """One node: who is on each of its GPUs, and what keeps new pods away."""
+
+    def __init__(self, rack: int, gpus: int, cordoned: bool) -> None:
+        self.rack, self.slots = rack, [None] * gpus
+        self.cordons, self.failures, self.verified = int(cordoned), 0, False
+
+    slots: list[Job | None]
+
+    @property
+    def free(self) -> int:
+        return self.slots.count(None)
+
+    @property
+    def jobs(self) -> list[Job]:
+        """The jobs with a pod here, in the order of the GPUs."""
+        return list(dict.fromkeys(job for job in self.slots if job is not None))
+
+
+class Reference:
+    """`advance` to a decision, read `current` and `legal`, `apply` an action, and so on until `advance` says False."""
+
+    def __init__(
+        self,
+        cluster: ClusterSpec,
+        workload: Workload,
+        rules: Any,  # nvlenv.simulator.state.Rules, which is only settings
+        weights: Sequence[float],
+        queues: Sequence[QueueSpec] = (),
+        events: NodeEvents | None = None,
+    ) -> None:
+        self.cluster, self.rules, self.weights = cluster, rules, weights
+        self.nodes = [Node(*of) for of in zip(cluster.node_rack, map(int, cluster.node_gpus), cluster.cordoned)]
+        self.whole = max(len(node.slots) for node in self.nodes)  # GPUs of the largest node
+        self.jobs = [Job(workload, number) for number in range(len(workload))]
+        self.queues = list(queues) or [QueueSpec(name, cluster.gpus) for name in workload.queue_names]
+        columns = (events.time, events.node, events.kind) if events is not None else ((), (), ())
+        self.events = [(float(t), int(n), NodeEventKind(k)) for t, n, k in zip(*columns, strict=True)]
+        self.domains = [[(r,) for r in range(cluster.racks)], *self._coarser(), [tuple(range(cluster.racks))]]
+        self.now, self.ended, self.samples_due, self.samples = 0.0, False, 0.0, []
+        self.held: set[Job] = set()  # since capacity last grew
+        self.unseen: set[Job] = set()  # waiting jobs that the scan has still to look at
+        self.shapeless: list[Job] = []  # looked at since: quota and GPUs, but no shape
+        self.current: Job | None = None
+        self.legal: dict[Action, tuple[int, float]] = {}  # with what an `open` costs: GPUs and GPU-hours
+        self.units_left, self.pods_left, self.reach = 0, 0, -1
+        self.scope: Domain | None = None
+        self.opened: set[int] = set()  # racks opened for the job at hand
+        self.totals = dict.fromkeys(("waiting", "slowdown", "lost", "stall", "busy", "unreachable"), 0.0)
+        self.counts = dict.fromkeys(("evictions", "moves", "failures", "verify_evictions", "illegal"), 0)
+        self.class_hours, self.slot_hours = [0.0] * len(weights), [0.0] * len(SLOT_SIZES)
+
+    samples: list[list[float]]
+
+    def _coarser(self) -> list[list[Domain]]:
+        """The domains of each level above the rack, fine to coarse."""
+        levels = []
+        for parents in self.cluster.rack_parents.T[::-1]:
+            domains = [tuple(r for r, q in enumerate(parents) if q == p) for p in range(max(parents) + 1)]
+            levels.append(domains)
+        return levels
+
+    # --- What is where ------------------------------------------------------------------------------------------------
+
+    def is_open(self, n: int) -> bool:
+        """True if nothing keeps new pods away from node n."""
+        node = self.nodes[n]
+        return not (node.cordons or node.failures or (node.verified and self.rules.verify_counted))
+
+    def usable(self, n: int) -> int:
+        """GPUs of node n that a new pod may take."""
+        return self.nodes[n].free if self.is_open(n) else 0
+
+    def nodes_of(self, racks: Domain) -> list[int]:
+        return [n for n, node in enumerate(self.nodes) if node.rack in racks]
+
+    def fits(self, racks: Domain, p: int) -> int:
+        """Pods of p GPUs that these racks can take now."""
+        return sum(self.usable(n) // p for n in self.nodes_of(racks))
+
+    def everywhere(self) -> Domain:
+        return self.domains[-1][0]
+
+    def put(self, job: Job, n: int) -> None:
+        """One pod of the job on node n, on its first free GPUs. A verification pod there is evicted."""
+        node = self.nodes[n]
+        for _ in range(job.pod_gpus):
+            node.slots[node.slots.index(None)] = job
+        self.counts["verify_evictions"] += node.verified
+        node.verified = False
+
+    def put_into(self, job: Job, racks: Domain, pods: int) -> None:
+        """Pods go into the tightest holes: the rack with the fewest free GPUs, there the node with the fewest."""
+        for _ in range(pods):
+            fitting = [n for n in self.nodes_of(racks) if self.usable(n) >= job.pod_gpus]
+            self.put(job, min(fitting, key=lambda n: (self.fits((self.nodes[n].rack,), 1), self.usable(n), n)))
+
+    def remove(self, job: Job) -> None:
+        for node in self.nodes:
+            node.slots = [None if slot is job else slot for slot in node.slots]
+
+    def placement(self, job: Job) -> dict[int, int]:
+        """GPUs of the job on each node it touches."""
+        return {n: node.slots.count(job) for n, node in enumerate(self.nodes) if job in node.slots}
+
+    # --- Queues -------------------------------------------------------------------------------------------------------
+
+    def of_status(self, status: str) -> list[Job]:
+        return [job for job in self.jobs if job.status == status]
+
+    def waiting(self) -> list[Job]:
+        """In the order in which they are looked at."""
+        return sorted(self.of_status("waiting"), key=lambda job: (-job.priority, job.number))
+
+    def used(self, members: Sequence[int]) -> int:
+        """GPUs charged to these queues. Counted verification pods are charged to the first queue."""
+        jobs = sum(job.gpus for job in self.of_status("running") if job.queue in members)
+        tests = sum(len(node.slots) for node in self.nodes if node.verified and self.rules.verify_counted)
+        return jobs + (tests if 0 in members else 0)
+
+    def has_quota(self, job: Job) -> bool:
+        queue = self.queues[job.queue]
+        cohort = [k for k, q in enumerate(self.queues) if k == job.queue or (q.cohort and q.cohort == queue.cohort)]
+        own = self.used([job.queue]) + job.gpus
+        if queue.borrowing_limit >= 0 and own > queue.nominal + queue.borrowing_limit:
+            return False
+        return self.used(cohort) + job.gpus <= sum(self.queues[k].nominal for k in cohort)
+
+    def is_blocked(self, job: Job) -> bool:
+        """True if the job's StrictFIFO queue has an earlier job that was looked at and stays waiting."""
+        before = self.waiting()[: self.waiting().index(job)]
+        return self.queues[job.queue].strict and any(k.queue == job.queue and k not in self.unseen for k in before)
+
+    # --- Time ---------------------------------------------------------------------------------------------------------
+
+    def advance(self) -> bool:
+        """Run to the next decision; False: the window ended."""
+        while not self._scan():
+            if not self._next_instant():
+                return False
+        return True
+
+    def _next_instant(self) -> bool:
+        """All that happens at the next instant: completions by job number, node events in order, arrivals."""
+        times = [job.end for job in self.of_status("running")] + [job.submit for job in self.of_status("pending")]
+        now = min([*times, *(event[0] for event in self.events[:1])], default=INF)
+        if now >= self.rules.horizon:
+            self._pass_time(self.rules.horizon)
+            self.ended = True
+            return False
+        self._pass_time(now)
+        done = [job for job in self.of_status("running") if job.end <= now]
+        for job in done:
+            self.stop(job)
+            job.status, job.finish, job.work = "done", now, 0.0
+        grew = bool(done)
+        while self.events and self.events[0][0] <= now:
+            grew |= self._node_event(*self.events.pop(0)[1:])
+        arrived = [job for job in self.of_status("pending") if job.submit <= now]
+        for job in arrived:
+            self.wait(job)
+        if grew:
+            self.held.clear()
+            self._look_at_everybody()
+        return True
+
+    def _pass_time(self, now: float) -> None:
+        """Every rate is constant until `now`."""
+        waiting, running = self.waiting(), self.of_status("running")
+        by_class = [sum(job.gpus for job in waiting if job.klass == k) for k in range(len(self.weights))]
+        free, usable = sum(node.free for node in self.nodes), self.fits(self.everywhere(), 1)
+        slots = [sum(self.whole_nodes(r) // size for r in self.everywhere()) for size in SLOT_SIZES]
+        busy = self.cluster.gpus - free
+        stalled = any(job.gpus <= usable for job in self.shapeless)
+        while self.samples_due <= now:
+            whole = sum(self.whole_nodes(r) == len(self.nodes_of((r,))) > 0 for r in self.everywhere())
+            heroes = sum(job.gpus for job in waiting if job.gpus >= self.hero_gpus())
+            row = [self.samples_due, usable, whole, sum(by_class), heroes, stalled, busy, *slots]
+            self.samples.append([float(value) for value in row])
+            self.samples_due += self.rules.sample_every
+        hours = max(0.0, now - max(self.now, self.rules.measure_from))
+        self.class_hours = [total + gpus * hours for total, gpus in zip(self.class_hours, by_class, strict=True)]
+        self.slot_hours = [total + count * hours for total, count in zip(self.slot_hours, slots, strict=True)]
+        self.totals["waiting"] += hours * sum(w * gpus for w, gpus in zip(self.weights, by_class, strict=True))
+        self.totals["slowdown"] += hours * sum(job.gpus * (1 - job.speed) for job in running)
+        self.totals["stall"] += hours * stalled
+        self.totals["busy"] += hours * busy
+        self.totals["unreachable"] += hours * (free - usable)
+        self.now = now
+
+    def whole_nodes(self, r: int) -> int:
+        """Free nodes of rack r that are as large as the cluster's largest."""
+        return sum(self.usable(n) == self.whole for n in self.nodes_of((r,)))
+
+    def hero_gpus(self) -> int:
+        return max(1, math.ceil(self.rules.hero_share * self.cluster.gpus))
+
+    # --- What happens to jobs and nodes -------------------------------------------------------------------------------
+
+    def wait(self, job: Job) -> None:
+        job.status, job.queued = "waiting", self.now
+        self.unseen.add(job)
+
+    def start(self, job: Job) -> None:
+        job.waited += self.now - job.queued
+        self.run(job)
+
+    def run(self, job: Job) -> None:
+        racks: dict[int, int] = {}
+        for n, gpus in self.placement(job).items():
+            racks[self.nodes[n].rack] = racks.get(self.nodes[n].rack, 0) + gpus
+        job.status, job.start, job.speed = "running", self.now, self._speed(job, sorted(racks.values(), reverse=True))
+        job.end = self.now + job.work / job.speed
+        job.first_start = min(job.first_start, self.now)
+
+    def _speed(self, job: Job, shares: list[int]) -> float:
+        """Progress per hour, relative to the best shape for the job's size and slice."""
+        if job.comm == 0:
+            return 1.0
+        rack = max(sum(len(self.nodes[n].slots) for n in self.nodes_of((r,))) for r in self.everywhere())
+        chunk = job.slice_gpus or job.gpus
+        if chunk > rack:
+            chunk = 2 ** int(math.log2(rack))
+        share, last = rack // chunk * chunk, job.gpus % (rack // chunk * chunk)
+        best = [share] * (job.gpus // share) + [last] * (last > 0)
+        ratio, ideal = (relative_time(shape, self.cluster.cliff) for shape in (shares, best))
+        return min(1.0, 1.0 / ((1.0 - job.comm) + job.comm * ratio / ideal))
+
+    def stop(self, job: Job) -> None:
+        self.remove(job)
+        job.status = "stopped"
+
+    def loss(self, job: Job, moved: bool) -> float:
+        """Hours of work that stopping the job now costs: since its last checkpoint (unless moved), and the restart."""
+        done, since = (self.now - job.start) * job.speed, 0.0
+        if not moved and job.checkpoint == INF:
+            since = done
+        elif not moved and job.checkpoint > 0:
+            since = done - job.checkpoint * math.floor(done / job.checkpoint)
+        return since + job.restart
+
+    def interrupt(self, job: Job, moved: bool = False) -> None:
+        """Stop a running job before its end."""
+        loss = self.loss(job, moved)
+        job.work += loss - (self.now - job.start) * job.speed
+        job.lost += loss
+        if self.now >= self.rules.measure_from:
+            self.totals["lost"] += job.gpus * loss
+        self.stop(job)
+
+    def evict(self, job: Job) -> None:
+        self.interrupt(job)
+        self.wait(job)
+        job.evictions += 1
+        self.counts["evictions"] += 1
+
+    def _node_event(self, n: int, kind: NodeEventKind) -> bool:
+        """True if capacity or quota grew."""
+        node, counted = self.nodes[n], self.rules.verify_counted
+        if kind == NodeEventKind.VERIFY:
+            node.verified = node.verified or self.usable(n) == len(node.slots)
+            return False
+        if kind == NodeEventKind.VERIFY_END:
+            ended, node.verified = node.verified, False
+            return ended and counted
+        if kind == NodeEventKind.CORDON:
+            node.cordons += 1
+            return False
+        if kind == NodeEventKind.FAIL:
+            grew = bool(node.jobs) or (node.verified and counted)
+            node.verified = False
+            for job in node.jobs:
+                self.interrupt(job)
+                self.wait(job)
+                self.counts["failures"] += 1
+            node.failures += 1
+            return grew
+        unblocks = node.failures > 0 if kind == NodeEventKind.REPAIR else node.cordons > 0
+        if kind == NodeEventKind.REPAIR:
+            node.failures -= unblocks
+        else:
+            node.cordons -= unblocks
+        return unblocks and self.is_open(n)
+
+    # --- Decisions ----------------------------------------------------------------------------------------------------
+
+    def _look_at_everybody(self) -> None:
+        self.unseen, self.shapeless = set(self.waiting()), []
+
+    def _scan(self) -> bool:
+        """Make the first waiting job with something to decide current."""
+        for job in [job for job in self.waiting() if job in self.unseen]:
+            self.unseen.remove(job)
+            if job not in self.held and not self.is_blocked(job) and self.has_quota(job) and self._consider_new(job):
+                self.current, self.opened = job, set()
+                return True
+        return False
+
+    def _consider_new(self, job: Job) -> bool:
+        self.units_left, self.pods_left, self.scope, self.opened = job.units, job.unit_pods, None, set()
+        self.reach = self._reach(job)
+        enough = job.gpus <= self.fits(self.everywhere(), 1)
+        if self.reach < 0 and enough:
+            self.shapeless.append(job)
+        return self._find_legal(job) if self.reach >= 0 or enough else False
+
+    def _reach(self, job: Job) -> int:
+        """The height of the domains that are to hold the next slice; -1: the rest of the job does not fit."""
+        p, pods, top = job.pod_gpus, self.pods_left, len(self.domains) - 1
+        if self.fits(self.everywhere(), p) < self.units_left * pods:
+            return -1
+        if job.mode == Mode.REQUIRED:
+            height = min(job.height, top)
+            return height if sum(self.fits(d, p) // pods for d in self.domains[height]) >= self.units_left else -1
+        if job.mode == Mode.UNCONSTRAINED:
+            return 0 if any(self.fits(d, p) >= pods for d in self.domains[0]) else top
+        heights = range(min(job.height, top), top + 1)
+        return next(h for h in heights if any(self.fits(d, p) >= pods for d in self.domains[h]))
+
+    def _find_legal(self, job: Job) -> bool:
+        """Fill `legal`. True if there is anything but `hold`."""
+        self.legal = self._openings(job) if self.reach < 0 else self._places(job)
+        found = len(self.legal) > 0
+        if self.rules.allow_hold:
+            self.legal["hold", -1] = (0, 0.0)
+        return found
+
+    def _places(self, job: Job) -> dict[Action, tuple[int, float]]:
+        legal: dict[Action, tuple[int, float]] = {}
+        part = self.pods_left if self.reach == 0 else 1
+        for domain in self.domains[self.reach]:
+            holds = domain == self.scope if self.scope else self.fits(domain, job.pod_gpus) >= self.pods_left
+            legal |= {("place", r): (0, 0.0) for r in domain if holds and self.fits((r,), job.pod_gpus) >= part}
+        spreads = job.mode == Mode.UNCONSTRAINED or (job.mode == Mode.PREFERRED and self.reach > 0)
+        if self.rules.allow_fill and spreads and self.pods_left > 1:
+            legal["fill", -1] = (0, 0.0)
+        return legal
+
+    def _openings(self, job: Job) -> dict[Action, tuple[int, float]]:
+        if not self.rules.allow_open or job.mode != Mode.REQUIRED or job.height > 0 or job.pod_gpus < self.whole:
+            return {}
+        return {("open", r): cost for r, cost in Survey(self, job).openings(self.units_left).items()}
+
+    def apply(self, action: Action) -> bool:
+        """True if the same job is up again."""
+        job = self.current
+        assert job is not None
+        if action not in self.legal:
+            self.counts["illegal"] += 1
+            action = ("hold", -1)
+        kind, rack = action
+        if kind == "hold":
+            self.remove(job)
+            self.held.add(job)
+            self.current = None
+        elif kind == "fill":
+            self._place(job, self._fill_domain(job), self.pods_left)
+        else:
+            if kind == "open":
+                Survey(self, job).open(rack)
+                self.opened.add(rack)
+            self.scope = self.scope or next(d for d in self.domains[max(0, self.reach)] if rack in d)
+            self._place(job, (rack,), min(self.pods_left, self.fits((rack,), job.pod_gpus)))
+        if self.current is None and self.opened:
+            self._look_at_everybody()
+        if self.current is None:
+            return False
+        if self.scope is None:
+            self.reach = self._reach(job)
+        assert self._find_legal(job), "a job that was offered a first step can always go on"
+        return True
+
+    def _place(self, job: Job, racks: Domain, pods: int) -> None:
+        """Some pods of the present slice; the job starts with the last one."""
+        self.put_into(job, racks, pods)
+        self.pods_left -= pods
+        if self.pods_left == 0:
+            self.units_left, self.pods_left, self.scope = self.units_left - 1, job.unit_pods, None
+        if self.units_left == 0:
+            self.start(job)
+            self.current = None
+
+    def _fill_domain(self, job: Job) -> Domain:
+        if self.scope:
+            return self.scope
+        if job.mode == Mode.UNCONSTRAINED:
+            return self.everywhere()
+        holding = [d for d in self.domains[self.reach] if self.fits(d, job.pod_gpus) >= self.pods_left]
+        return min(holding, key=lambda d: self.fits(d, 1))
+
+    def step(self, action: Action) -> bool:
+        return self.apply(action) or self.advance()
+
+
+def relative_time(shares: list[int], cliff: float) -> float:
+    """Communication time of recursive doubling, relative to all ranks in one rack: play the rounds, pair by pair.
+
+    Ranks are numbered rack by rack, larger share first, and made up to a power of two with idle ones in the last rack.
+    """
+    racks = [rack for rack, gpus in enumerate(sorted(shares, reverse=True)) for _ in range(gpus)]
+    while len(racks) & (len(racks) - 1):
+        racks.append(racks[-1])
+    distances = [2**k for k in range(len(racks).bit_length() - 1)]
+    times = [1.0 if all(racks[i] == racks[i ^ d] for i in range(len(racks))) else cliff for d in distances]
+    return sum(times) / len(times) if times else 1.0
