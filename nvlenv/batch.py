@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from nvlenv.kernel import compiled
 from numpy.typing import NDArray
 
 from nvlenv.errors import InputError
-from nvlenv.kernel import kernel
+from nvlenv.kernel import compiled, kernel
 from nvlenv.loading import dims_of, load_episode
 from nvlenv.observation import N_CLUSTER, N_JOB, N_RACK, observe
 from nvlenv.reward import TERMS, read_totals, score
@@ -119,10 +118,7 @@ class Batch:
 
     def _start(self, i: int, episode: Episode) -> None:
         needed = dims_of(self.scenario(i), episode)
-        racks, gpus = self._dims.racks, self._dims.gpus_per_node
-        if needed.racks > racks or needed.gpus_per_node != gpus:
-            found = f"{needed.racks} racks, {needed.gpus_per_node} GPUs per node"
-            raise InputError("Batch", "cluster", found, f"at most {racks} racks, {gpus} GPUs per node as in the others")
+        self._check_cluster(needed)
         if self._dims.cover(needed) != self._dims:
             self._grow(self._dims.cover(needed))
         sim, twin = self.view(i), Sim(*(array[0] for array in self._twin))
@@ -133,6 +129,13 @@ class Batch:
         self.done[i] = False
         self._window[i] = (1 - RUN_OUT) * float(sim.clock["horizon"][0])
         _first_decision(sim, self.racks[i], self.job[i], self.cluster[i])
+
+    def _check_cluster(self, needed: Dims) -> None:
+        """Only the arrays of jobs and their kind grow."""
+        for name in ("racks", "nodes", "rack_nodes", "heights", "domains"):
+            found, room = getattr(needed, name), getattr(self._dims, name)
+            if found > room:
+                raise InputError("Batch", f"cluster, {name}", found, f"at most the {room} of the largest scenario")
 
     def _allocate(self, dims: Dims) -> None:
         room = {"jobs": int(dims.jobs * HEADROOM) + 1, "events": int(dims.events * HEADROOM)}

@@ -46,7 +46,7 @@ class NVL72Env(gym.Env[Observation, np.int64]):
     passes inside a decision; a job of k slices takes k of them.
 
     Observation: a dict of float32 arrays, all values in [-1, 1]
-        racks    (R, 24)  one row per rack: free, whole and part-used nodes, what placing here would break, drain time
+        racks    (R, 25)  one row per rack: free, whole and part-used nodes, what placing here would break, drain time
                           by estimates, cost of opening it, reservation for the oldest waiting hero
         job      (18,)    the job at hand: size, what is left to place, mode, estimate, wait
         cluster  (16,)    free slots, queue, the oldest waiting hero
@@ -124,6 +124,7 @@ class NVL72Env(gym.Env[Observation, np.int64]):
                 self._batch.reset(0)
         else:
             self._batch.reset(0)
+        self._batch.terms[0] = 0.0
         return self._observation(), self._info(illegal=False)
 
     def step(self, action: np.int64 | int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:

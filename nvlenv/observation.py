@@ -55,6 +55,7 @@ RACK_FEATURES: tuple[Feature, ...] = (
     Feature("here", UNIT, "GPUs of this job already in the rack / GPUs of the rack"),
     Feature("reserved", UNIT, "1 if kept for the oldest waiting hero, by EASY's rule"),
     Feature("delays_hero", SIGNED, "signed log time by which this job would outlast the hero's start, if reserved"),
+    Feature("conflicts", UNIT, "1 if reserved and this job would, by estimates, delay the hero"),
 )
 
 JOB_FEATURES: tuple[Feature, ...] = (
@@ -165,6 +166,7 @@ def _observe_rack(sim, r, j, estimate, out):
     out[22] = rack.reserved
     if rack.reserved == 1 and c.shadow < np.inf:
         over = end - max(0.0, c.shadow - c.now)
+        out[24] = int(over > 0.0 and j != c.hero)
         out[23] = _log_time(over) if over >= 0.0 else -_log_time(-over)
     if j >= 0 and sim.jobs[j].first_gpu >= 0:
         out[21] = _gpus_here(sim, r, j) / gpus

@@ -19,6 +19,14 @@ GPUS, LOST, BEST_GPUS, BEST_LOST = 0, 1, 2, 3  # rows of scratch_float
 
 
 @kernel
+def may_evict(sim, opener, v):
+    """True if job v may be preempted for the opener: of strictly lower priority, and not evicted too often already."""
+    job = sim.jobs[v]
+    allowed = job.preemptible == 1 and job.evictions < sim.clock[0].max_evictions
+    return allowed and job.priority < sim.jobs[opener].priority
+
+
+@kernel
 def _root(parent, a):
     while parent[a] != a:
         a = parent[a]
@@ -32,7 +40,7 @@ def _join(parent, a, b):
 
 
 @kernel
-def _make_groups(sim, r, worst):
+def _make_groups(sim, opener, r, worst):
     """Group the nodes of rack r whose STATE lies between 2 and `worst`; PARENT is -1 for the others.
 
     The first node of each group carries its WEIGHT (nodes), JOBS, GPUS and LOST.
@@ -54,7 +62,7 @@ def _make_groups(sim, r, worst):
                 job.mark, job.mark_node = sim.clock[0].stamp, k
                 jobs[k] += 1
                 gpus[k] += job.gpus
-                lost[k] += job.gpus * lost_work(sim, v, job.movable == 1)
+                lost[k] += job.gpus * lost_work(sim, v, not may_evict(sim, opener, v))
             _join(parent, k, job.mark_node)
     for k in range(size):
         if parent[k] >= 0 and parent[k] != k:
@@ -149,12 +157,12 @@ def _cleared(sim, r):
 
 
 @kernel
-def cheapest_victims(sim, r, need, worst):
-    """The jobs whose end frees `need` more nodes of rack r at the least cost, of nodes with STATE from 2 to `worst`.
+def cheapest_victims(sim, opener, r, need, worst):
+    """The jobs whose end (or move) for the opener frees `need` more nodes of rack r at the least cost, of nodes with STATE from 2 to `worst`.
 
     Writes them to VICTIMS, largest first, and returns how many; 0: so many nodes cannot be freed.
     """
-    _make_groups(sim, r, worst)
+    _make_groups(sim, opener, r, worst)
     if not _choose_groups(sim, sim.racks[r].node1 - sim.racks[r].node0, need):
         return 0
     return _list_victims(sim, r, need)

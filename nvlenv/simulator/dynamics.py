@@ -12,7 +12,7 @@ from nvlenv.simulator.queues import charge, dequeue, enqueue
 from nvlenv.simulator.state import DONE, Row
 from nvlenv.types import NodeEventKind
 
-FAIL, CORDON = int(NodeEventKind.FAIL), int(NodeEventKind.CORDON)
+FAIL, REPAIR, CORDON = int(NodeEventKind.FAIL), int(NodeEventKind.REPAIR), int(NodeEventKind.CORDON)
 VERIFY, VERIFY_END = int(NodeEventKind.VERIFY), int(NodeEventKind.VERIFY_END)
 COUNTS, WHERE = int(Row.COUNTS), int(Row.WHERE)
 VERIFY_QUEUE = 0  # verification pods that count are charged to the first queue
@@ -136,8 +136,24 @@ def apply_node_event(sim, event):
         return _verify(sim, n)
     if kind == VERIFY_END:
         return _end_verification(sim, n)
-    change = 1 if kind == CORDON else -1
-    set_node(sim, n, node.free, node.blocked + change)
+    if kind == CORDON:
+        node.cordoned += 1
+        set_node(sim, n, node.free, node.blocked + 1)
+        return False
+    return _unblock(sim, n, kind)
+
+
+@kernel
+def _unblock(sim, n, kind):
+    """A repair or an uncordon. One that no failure or cordon went before changes nothing."""
+    node = sim.nodes[n]
+    if (node.failed if kind == REPAIR else node.cordoned) == 0:
+        return False
+    if kind == REPAIR:
+        node.failed -= 1
+    else:
+        node.cordoned -= 1
+    set_node(sim, n, node.free, node.blocked - 1)
     return node.blocked == 0
 
 
@@ -179,5 +195,6 @@ def _fail(sim, n):
             enqueue(sim, j)
             sim.clock[0].failures += 1
             grew = True
+    sim.nodes[n].failed += 1
     set_node(sim, n, sim.nodes[n].free, sim.nodes[n].blocked + 1)
     return grew

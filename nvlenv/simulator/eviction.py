@@ -11,7 +11,7 @@ So a job that may open a rack can always go on until it starts.
 from __future__ import annotations
 
 from nvlenv.kernel import kernel
-from nvlenv.simulator.cover import cheapest_victims
+from nvlenv.simulator.cover import cheapest_victims, may_evict
 from nvlenv.simulator.dynamics import evict, lift, lost_work, run
 from nvlenv.simulator.occupancy import occupy, release
 from nvlenv.simulator.queues import enqueue
@@ -20,13 +20,6 @@ from nvlenv.simulator.state import Row
 TAKEN, FREE, CLEARABLE, MOVABLE = 0, 1, 2, 3  # what a whole-node pod may hope for on a node
 STATE, OFFER, SPARE, POTENTIAL = int(Row.STATE), int(Row.OFFER), int(Row.SPARE), int(Row.POTENTIAL)
 ROOM, HERE, VICTIMS = int(Row.ROOM), int(Row.HERE), int(Row.VICTIMS)
-
-
-@kernel
-def _may_evict(sim, opener, v):
-    job = sim.jobs[v]
-    allowed = job.preemptible == 1 and job.evictions < sim.clock[0].max_evictions
-    return allowed and job.priority < sim.jobs[opener].priority
 
 
 @kernel
@@ -39,7 +32,7 @@ def _node_state(sim, opener, n):
     state = CLEARABLE
     for slot in range(n * g, n * g + g):
         v = sim.gpu_job[slot]
-        if v >= 0 and not _may_evict(sim, opener, v):
+        if v >= 0 and not may_evict(sim, opener, v):
             if sim.jobs[v].movable == 0:
                 return TAKEN
             state = MOVABLE
@@ -86,7 +79,7 @@ def _has_room(sim, opener, victims):
     for k in range(victims):
         v = sim.scratch[VICTIMS, k]
         p = sim.jobs[v].pod_gpus
-        for _ in range(0 if _may_evict(sim, opener, v) else sim.jobs[v].gpus // p):
+        for _ in range(0 if may_evict(sim, opener, v) else sim.jobs[v].gpus // p):
             f = p
             while f <= g and room[f] == 0:
                 f += 1
@@ -107,14 +100,14 @@ def _plan(sim, opener, r):
         clear += int(sim.scratch[STATE, n] == CLEARABLE)
         moves += int(sim.scratch[STATE, n] == MOVABLE)
     if moves > 0 and clear + moves >= need:
-        victims = cheapest_victims(sim, r, need, MOVABLE)
+        victims = cheapest_victims(sim, opener, r, need, MOVABLE)
         for f in range(g + 1):
             sim.scratch[HERE, f] = sim.scratch[ROOM, f]
         if sim.racks[r].opened != sim.clock[0].decisions:
             _add_room(sim, r, HERE, -1)
         if _has_room(sim, opener, victims):
             return victims
-    return cheapest_victims(sim, r, need, CLEARABLE) if clear >= need else 0
+    return cheapest_victims(sim, opener, r, need, CLEARABLE) if clear >= need else 0
 
 
 @kernel
@@ -135,7 +128,7 @@ def mark_opens(sim, j):
         for k in range(victims):
             v = sim.scratch[VICTIMS, k]
             sim.open_gpus[r] += sim.jobs[v].gpus
-            sim.open_lost[r] += sim.jobs[v].gpus * lost_work(sim, v, not _may_evict(sim, j, v))
+            sim.open_lost[r] += sim.jobs[v].gpus * lost_work(sim, v, not may_evict(sim, j, v))
     return found
 
 
@@ -146,7 +139,7 @@ def open_rack(sim, j, r):
     victims = _plan(sim, j, r)
     sim.racks[r].opened = sim.clock[0].decisions
     for k in range(victims):
-        if not _may_evict(sim, j, sim.scratch[VICTIMS, k]):
+        if not may_evict(sim, j, sim.scratch[VICTIMS, k]):
             _move(sim, sim.scratch[VICTIMS, k])
             sim.scratch[VICTIMS, k] = -1
     for k in range(victims):
@@ -163,7 +156,7 @@ def _evict_rest(sim, j, r):
     g = sim.cap.shape[1] - 1
     for slot in range(sim.racks[r].node0 * g, sim.racks[r].node1 * g):
         v = sim.gpu_job[slot]
-        if v >= 0 and v != j and _may_evict(sim, j, v):
+        if v >= 0 and v != j and may_evict(sim, j, v):
             evict(sim, v)
 
 

@@ -81,7 +81,7 @@ def consider(sim, j):
     demand = c.units_left * c.pods_left * job.pod_gpus
     if c.reach < 0 and fresh and free >= demand:
         c.stall_gpus = min(c.stall_gpus, demand)
-    can_open = c.allow_open == 1 and job.mode == REQUIRED and job.height == 0 and free >= demand
+    can_open = c.allow_open == 1 and job.mode == REQUIRED and job.height == 0 and (free >= demand or not fresh)
     if c.reach < 0 and not can_open:
         return False
     for a in range(len(sim.mask)):

@@ -78,25 +78,31 @@ def _first_end(sim, n):
 
 
 @kernel
-def _oldest_hero(sim):
-    """The first hero of the waiting list; -1: none."""
+def _oldest_hero(sim, least):
+    """The first job of the waiting list with at least so many GPUs; -1: none."""
     c = sim.clock[0]
-    for k in range(c.n_waiting if c.hero_waiting > 0 else 0):
-        if sim.jobs[sim.waiting[k]].gpus >= c.hero_gpus:
+    for k in range(c.n_waiting if c.hero_waiting > 0 or least < c.hero_gpus else 0):
+        if sim.jobs[sim.waiting[k]].gpus >= least:
             return sim.waiting[k]
     return -1
 
 
 @kernel
 def refresh(sim):
-    """Bring every rack's outlook and the reservation for the oldest waiting hero up to date.
+    """Bring every rack's outlook and the reservation for the oldest waiting hero up to date."""
+    refresh_for(sim, sim.clock[0].hero_gpus)
+
+
+@kernel
+def refresh_for(sim, least):
+    """The same where racks are reserved for the oldest waiting job of at least so many GPUs, hero or not.
 
     The reservation is EASY backfilling's, for racks: the racks that are ready first, as many as the hero needs, are
     reserved until the *shadow time* at which the last of them is ready, all by estimates (Lifka, "The ANL/IBM SP
     scheduling system", 1995). A hero of small slices is given whole racks' worth of them.
     """
     c = sim.clock[0]
-    hero = _oldest_hero(sim)
+    hero = _oldest_hero(sim, least)
     nodes, needed = _needs(sim, hero) if hero >= 0 else (c.slice_nodes, 0)
     changed = hero != c.hero
     if nodes != c.hero_nodes:

@@ -74,7 +74,9 @@ NODE = np.dtype(
         ("rack", "i4"),
         ("gpus", "i4"),
         ("free", "i4"),  # GPUs without a pod, blocked or not
-        ("blocked", "i4"),  # how many reasons (failed, cordoned, counted verification) keep new pods away
+        ("blocked", "i4"),  # how many reasons (the next two, and counted verification) keep new pods away
+        ("failed", "i4"),  # failures not yet repaired
+        ("cordoned", "i4"),  # cordons not yet lifted
         ("verify", "i4"),  # 1: a verification pod runs here
     ],
     align=True,
@@ -233,8 +235,9 @@ class Sim(NamedTuple):
     mask: np.ndarray  # (2R + 2,) bool: legal actions of the decision at hand
     open_gpus: np.ndarray  # (R,) float64: GPUs that open[r] would evict; valid where open[r] is legal
     open_lost: np.ndarray  # (R,) float64: GPU-hours that open[r] would lose
-    scratch: np.ndarray  # (len(Row), max(R, M, (nodes of a rack + 1) ** 2)) int64: work space, see Row
+    scratch: np.ndarray  # (len(Row), max(R, M, G + 1, GPUs of a rack, (nodes of a rack + 1) ** 2)) int64, see Row
     scratch_float: np.ndarray  # (4, nodes of a rack + 1) float64: the same
+    mix: np.ndarray  # (G + 1, GPUs of a rack + 1) float64: mix[p, k] = share of jobs with more than k pods of p GPUs
 
 
 @dataclass(frozen=True)
@@ -273,14 +276,17 @@ class Dims:
 
     def cover(self, other: Dims) -> Dims:
         """Large enough for both."""
-        mine, theirs = vars(self), vars(other)
-        return Dims(**{name: max(mine[name], theirs[name]) for name in mine})
+        sizes = {name: max(size, vars(other)[name]) for name, size in vars(self).items()}
+        # Padded racks come before the coarser domains, and a cluster has one domain on each level that only the other has.
+        coarser = max(d.domains - d.racks + sizes["heights"] - d.heights for d in (self, other))
+        return Dims(**{**sizes, "domains": sizes["racks"] + coarser})
 
 
 def allocate(n: int, dims: Dims) -> Sim:
     """A batch of n empty simulators; every one must be filled by `load` before use."""
     d = dims
-    jobs = max(d.jobs, 1)
+    jobs, rack_gpus = max(d.jobs, 1), d.rack_nodes * d.gpus_per_node
+    work_space = max(d.racks, d.nodes, d.gpus_per_node + 1, rack_gpus, (d.rack_nodes + 1) ** 2)
     return Sim(
         clock=np.zeros((n, 1), CLOCK),
         jobs=np.zeros((n, jobs), JOB),
@@ -302,8 +308,9 @@ def allocate(n: int, dims: Dims) -> Sim:
         mask=np.zeros((n, 2 * d.racks + 2), np.bool_),
         open_gpus=np.zeros((n, d.racks)),
         open_lost=np.zeros((n, d.racks)),
-        scratch=np.zeros((n, len(Row), max(d.racks, d.nodes, d.gpus_per_node + 1, (d.rack_nodes + 1) ** 2)), np.int64),
+        scratch=np.zeros((n, len(Row), work_space), np.int64),
         scratch_float=np.zeros((n, 4, max(d.rack_nodes, d.racks) + 1)),
+        mix=np.zeros((n, d.gpus_per_node + 1, d.rack_nodes * d.gpus_per_node + 1)),
     )
 
 
@@ -313,7 +320,7 @@ def view(b, i):
     return Sim(
         b.clock[i], b.jobs[i], b.nodes[i], b.gpu_job[i], b.gpu_next[i], b.racks[i], b.ancestors[i], b.level_start[i],
         b.cap[i], b.slots[i], b.waiting[i], b.heap[i], b.queues[i], b.cohorts[i], b.classes[i], b.events[i],
-        b.samples[i], b.mask[i], b.open_gpus[i], b.open_lost[i], b.scratch[i], b.scratch_float[i],
+        b.samples[i], b.mask[i], b.open_gpus[i], b.open_lost[i], b.scratch[i], b.scratch_float[i], b.mix[i],
     )  # fmt: skip
 
 
@@ -337,9 +344,11 @@ def copy_into(target, source):
     target.cohorts[:] = source.cohorts
     target.classes[:] = source.classes
     target.events[:] = source.events
+    target.samples[: source.clock[0].n_samples] = source.samples[: source.clock[0].n_samples]
     target.mask[:] = source.mask
     target.open_gpus[:] = source.open_gpus
     target.open_lost[:] = source.open_lost
+    target.mix[:] = source.mix
 
 
 @dataclass(frozen=True)
@@ -372,8 +381,16 @@ def load(
     """Fill one simulator (a view) with an empty cluster and a workload, the clock at 0.
 
     `weights` (K,) price a waiting GPU-hour of each job class. No queues: one queue with the whole cluster.
-    Raises `InputError` if the workload has queues or classes that are not described.
+    Raises `InputError` if the workload has queues or classes that are not described or pods larger than any node, and
+    if the simulator was allocated for nodes of another size.
     """
+    g = cluster.gpus_per_node
+    if g != sim.cap.shape[1] - 1:
+        raise InputError("cluster", "gpus_per_node", g, f"{sim.cap.shape[1] - 1}, as in all simulators of the batch")
+    if workload.gpus_per_pod.max(initial=0) > g:
+        job = int(np.argmax(workload.gpus_per_pod))
+        found = int(workload.gpus_per_pod[job])
+        raise InputError(workload.source, f"job {job}, gpus_per_pod", found, f"at most {g}, the GPUs of the largest node")
     if len(weights) < len(workload.class_names):
         raise InputError(workload.source, "weights", f"{len(weights)} weights", f"{len(workload.class_names)} classes")
     _load_cluster(sim, cluster)
@@ -385,6 +402,7 @@ def load(
         for name, column in (("time", events.time), ("node", events.node), ("kind", events.kind)):
             sim.events[name][: len(column)] = column
     _load_jobs(sim, cluster, workload, rules)
+    _load_mix(sim, len(workload))
 
 
 def _load_cluster(sim: Sim, cluster: ClusterSpec) -> None:
@@ -393,7 +411,7 @@ def _load_cluster(sim: Sim, cluster: ClusterSpec) -> None:
     sim.nodes[:] = np.zeros(1, NODE)
     nodes, racks = sim.nodes[:m], sim.racks[:r]
     nodes["rack"], nodes["gpus"], nodes["free"] = cluster.node_rack, cluster.node_gpus, cluster.node_gpus
-    nodes["blocked"] = cluster.cordoned
+    nodes["blocked"] = nodes["cordoned"] = cluster.cordoned
     slots = np.full((len(sim.nodes), g), -2, np.int32)
     slots[:m][np.arange(g) < cluster.node_gpus[:, None]] = -1
     sim.gpu_job[:] = slots.reshape(-1)
@@ -480,10 +498,25 @@ def _load_jobs(sim: Sim, cluster: ClusterSpec, w: Workload, rules: Rules) -> Non
     _fill_ideal(jobs, w.slice_gpus.astype(np.int64), int(sim.clock[0]["model"]), int(sim.clock[0]["rack_gpus"]), cluster.cliff)
 
 
+def _load_mix(sim: Sim, n: int) -> None:
+    """The usual mix, for rules that ask what the next job could use: how often the workload has jobs of each shape.
+
+    Counted are the pods that want to share a rack: those of a slice, or one by one if the job promises itself no rack.
+    """
+    jobs, most = sim.jobs[:n], sim.mix.shape[1]
+    together = np.where((jobs["mode"] == 0) | (jobs["height"] > 0), 1, jobs["unit_pods"])
+    share = np.zeros((len(sim.mix), most + 1))
+    np.add.at(share, (jobs["pod_gpus"], np.minimum(together, most)), 1.0 / max(1, n))
+    sim.mix[:] = np.cumsum(share[:, :0:-1], axis=1)[:, ::-1]
+
+
 @compiled
 def _fill_ideal(jobs, slice_gpus, model, rack_gpus, cliff):
     """The communication ratio of every job's best shape; the same few sizes come again and again."""
-    scratch = np.zeros(4096, np.int64)
+    largest = 0
+    for j in range(len(jobs)):
+        largest = max(largest, jobs[j].gpus)
+    scratch = np.zeros(2 * largest // rack_gpus + 1, np.int64)
     known = dict()
     for j in range(len(jobs)):
         key = (jobs[j].gpus, slice_gpus[j])

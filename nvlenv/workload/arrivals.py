@@ -12,7 +12,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from nvlenv.types import BoolArray, FloatArray, IntArray
+from nvlenv.types import FloatArray, IntArray
 from nvlenv.workload.mix import Bursty, Daily, Poisson
 
 WEEK_H = 7 * 24
@@ -50,35 +50,48 @@ def arrival_times(
 ) -> FloatArray:
     """Sorted times (h) of the first `count` arrivals, or of all within `hours`, at a mean `rate` per hour."""
     factors = hourly_factors(arrivals, hours is None, rng)
-    expected = np.zeros(1)  # arrivals expected by each full hour
+    expected = _extend(np.zeros(1), rate * next(factors))  # arrivals expected by each full hour
+    begin = rng.random()  # within the first hour
+    before = begin * expected[1]
     if hours is None:
-        clock = np.cumsum(rng.standard_exponential(count))
+        clock = before + np.cumsum(rng.standard_exponential(count))
         while expected[-1] < clock[-1]:
             expected = _extend(expected, rate * next(factors))
-        return np.interp(clock, expected, np.arange(len(expected)))
-    while len(expected) <= hours:
-        expected = _extend(expected, rate * next(factors))
-    total = float(np.interp(hours, np.arange(len(expected)), expected))
-    clock = np.sort(rng.uniform(0, total, rng.poisson(total)))
-    return np.interp(clock, expected, np.arange(len(expected)))
+    else:
+        while len(expected) <= begin + hours:
+            expected = _extend(expected, rate * next(factors))
+        total = float(np.interp(begin + hours, np.arange(len(expected)), expected)) - before
+        clock = before + np.sort(rng.uniform(0, total, rng.poisson(total)))
+    times: FloatArray = np.maximum(np.interp(clock, expected, np.arange(len(expected))) - begin, 0.0)
+    return times
 
 
 def _extend(expected: FloatArray, more: FloatArray) -> FloatArray:
     return np.concatenate((expected, expected[-1] + np.cumsum(more)))
 
 
+def batch_sizes(arrivals: Bursty, count: int, rng: np.random.Generator) -> IntArray:
+    """(count,) jobs of so many batches."""
+    drawn = np.rint(np.exp(arrivals.batch_log_mean + arrivals.batch_sigma * rng.standard_normal(count)))
+    return np.clip(drawn, 1, arrivals.batch_max).astype(np.int32)
+
+
+def rest_of_batch(arrivals: Bursty, rng: np.random.Generator) -> int:
+    """Jobs of a batch from a random one of its jobs on: k with a probability in proportion to P(at least k jobs)."""
+    edges = np.cumsum(arrivals.batch_at_least)
+    return 1 + int(np.searchsorted(edges, rng.random() * edges[-1], side="right"))
+
+
 def spread_batches(
-    arrivals: Bursty, times: FloatArray, batched: BoolArray, rng: np.random.Generator
+    arrivals: Bursty, times: FloatArray, sizes: IntArray, rng: np.random.Generator
 ) -> tuple[FloatArray, IntArray]:
-    """Make a batch of jobs of every arrival that is `batched`.
+    """The jobs of batches that come at `times`.
 
     Returns
     -------
-    times : (n,) h, unsorted; the first job of a batch comes at the time of its arrival.
-    origin : (n,) index of each job's arrival.
+    times : (n,) h, unsorted; the first job of a batch comes at the time of the batch.
+    origin : (n,) index of each job's batch.
     """
-    drawn = np.rint(np.exp(arrivals.batch_log_mean + arrivals.batch_sigma * rng.standard_normal(len(times))))
-    sizes = np.where(batched, np.clip(drawn, 1, arrivals.batch_max), 1).astype(np.int32)
     origin = np.repeat(np.arange(len(times), dtype=np.int32), sizes)
     gaps = rng.standard_exponential(len(origin)) * arrivals.gap_s / 3600
     gaps[rng.random(len(origin)) < arrivals.same_second] = 0.0

@@ -10,9 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from nvlenv.types import Mode
+from nvlenv.types import FloatArray, Mode
 
 Name = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=1)]
@@ -243,10 +244,10 @@ class Bursty(_Rhythm):
     gap_s: NonNegative = 5.0  # mean gap to the other followers
 
     @cached_property
-    def batch_mean(self) -> float:
-        """Expected jobs of a batch: the sum over k of P(at least k)."""
+    def batch_at_least(self) -> FloatArray:
+        """(batch_max,) probability that a batch has at least 1, 2, ... jobs; the sum is the mean batch."""
         cuts = (math.log(k - 0.5) for k in range(2, self.batch_max + 1))
-        return 1 + sum(_normal_cdf((self.batch_log_mean - cut) / self.batch_sigma) for cut in cuts)
+        return np.array([1.0, *(_normal_cdf((self.batch_log_mean - cut) / self.batch_sigma) for cut in cuts)])
 
 
 Arrivals = Annotated[Poisson | Daily | Bursty, Field(discriminator="process")]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nvlenv.types import BoolArray, ClusterSpec, FloatArray, IntArray, Workload
-from nvlenv.workload.arrivals import arrival_times, spread_batches
+from nvlenv.workload.arrivals import arrival_times, batch_sizes, rest_of_batch, spread_batches
 from nvlenv.workload.columns import ClassColumns, noisy
 from nvlenv.workload.mix import Bursty, JobClass, SyntheticWorkload
 from nvlenv.workload.shape import Room, cut_slices, pod_of
@@ -103,20 +103,20 @@ def _arrive_in_batches(
 ) -> tuple[FloatArray, IntArray]:
     """A batch brings many jobs, so it comes more rarely, and its jobs are all alike.
 
-    An episode counted in jobs may start at any job of a batch: as many jobs are left out as the largest batch has.
+    An episode counted in jobs follows on a random job, at time 0, which may have been anywhere in its batch.
     """
-    weight = mix.share / np.where(mix.batched, arrivals.batch_mean, 1.0)
-    early = arrivals.batch_max if jobs else 0
-    starts = arrival_times(arrivals, rate * float(weight.sum()), jobs and jobs + early, hours, rng)
-    cell = _pick(weight, len(starts), rng)
-    submit, origin = spread_batches(arrivals, starts, mix.batched[cell], rng)
+    weight = mix.share / np.where(mix.batched, arrivals.batch_at_least.sum(), 1.0)
+    times = arrival_times(arrivals, rate * float(weight.sum()), jobs, hours, rng)
+    cell = _pick(weight, len(times), rng)
+    sizes = np.where(mix.batched[cell], batch_sizes(arrivals, len(cell), rng), 1)
+    if jobs is not None:
+        before = _pick(mix.share, 1, rng)
+        rest = rest_of_batch(arrivals, rng) if mix.batched[before[0]] else 1
+        times, cell, sizes = np.append(0.0, times), np.append(before, cell), np.append(rest, sizes)
+    submit, origin = spread_batches(arrivals, times, sizes, rng)
     order = np.argsort(submit, kind="stable")
-    submit, cell = submit[order], cell[origin[order]]
-    if jobs is None:
-        inside = int(np.searchsorted(submit, hours or 0.0))
-        return submit[:inside], cell[:inside]
-    episode = slice(early, early + jobs)
-    return submit[episode] - submit[early - 1], cell[episode]
+    order = order[submit[order] < hours] if hours is not None else order[1 : 1 + (jobs or 0)]
+    return submit[order], cell[origin[order]]
 
 
 def _pick(weight: FloatArray, count: int, rng: np.random.Generator) -> IntArray:

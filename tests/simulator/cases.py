@@ -85,7 +85,8 @@ def often(common: Any, *others: Any) -> st.SearchStrategy[Any]:
 def clusters(draw: st.DrawFn, gpus: int) -> ClusterSpec:
     """1-6 unequal racks of 1-6 nodes under 0-2 coarser levels; the largest node has the given GPUs."""
     node = often(gpus, *range(1, gpus + 1)) if draw(st.integers(0, 3)) == 0 else st.just(gpus)
-    racks = draw(st.lists(st.lists(node, min_size=1, max_size=6), min_size=1, max_size=6))
+    size = draw(st.integers(1, 6))
+    racks = draw(st.lists(st.lists(node, min_size=min(3, size), max_size=size), min_size=1, max_size=6))
     racks[0][0] = gpus
     levels = draw(st.integers(0, 2))
     new_block = [0, *draw(st.lists(st.integers(0, 1), min_size=len(racks) - 1, max_size=len(racks) - 1))]
@@ -97,22 +98,25 @@ def clusters(draw: st.DrawFn, gpus: int) -> ClusterSpec:
 
 @st.composite
 def jobs(draw: st.DrawFn, whole: int, queues: int) -> dict[str, Any]:
-    """Small services that can be evicted or moved, and gangs that want racks: in many shapes between."""
-    mode = draw(st.sampled_from([Mode.UNCONSTRAINED, Mode.UNCONSTRAINED, Mode.PREFERRED, Mode.REQUIRED, Mode.REQUIRED]))
-    gang = mode == Mode.REQUIRED
-    p = draw(often(whole, *range(1, whole + 1)) if gang else st.integers(1, whole))
-    unit, units = draw(st.integers(1, 4)), draw(st.sampled_from([1, 1, 2, 3] if gang else [1]))
+    """Services that stand in the way and can be cleared away, gangs that want whole racks, and anything else."""
+    kind = draw(st.sampled_from(["service", "service", "service", "gang", "gang", "other"]))
+    modes = {"service": [Mode.UNCONSTRAINED], "gang": [Mode.REQUIRED], "other": list(Mode)}[kind]
+    mode = draw(st.sampled_from(modes))
+    p = whole if kind == "gang" else draw(st.integers(1, whole))
+    unit = draw(st.integers(1, 4))
+    units = draw(st.sampled_from([1, 1, 2, 3])) if mode == Mode.REQUIRED else 1
+    late = [0.5, 1.0, 1.5, 2.0, 3.0, 4.5]
     return {
-        "submit": draw(st.sampled_from([0.0, 0.25, 0.5, 0.5, 1.0, 1.5, 2.0, 3.0, 4.5])),
+        "submit": draw(st.sampled_from(late if kind == "gang" else [0.0, 0.0, 0.25, *late])),
         "gpus": p * unit * units,
         "gpus_per_pod": p,
         "mode": mode,
-        "height": draw(often(0, 1, 2)),
+        "height": 0 if kind == "gang" else draw(st.integers(0, 2)),
         "slice_gpus": p * unit if units > 1 or draw(st.booleans()) else 0,
-        "duration": draw(st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 3.3, 8.0])),
+        "duration": draw(st.sampled_from([3.0, 8.0, 30.0] if kind == "service" else [0.0, 0.25, 0.5, 1.0, 3.3, 8.0])),
         "estimate": draw(st.sampled_from([0.0, 0.5, 1.0, 2.5])),
         "comm_fraction": draw(often(0.0, 0.1, 0.3, 0.5)),
-        "priority": draw(st.integers(1, 4)) if gang else draw(st.integers(0, 2)),
+        "priority": draw(st.integers(2, 4) if kind == "gang" else st.integers(0, 3)),
         "queue": draw(st.integers(0, queues - 1)),
         "job_class": draw(st.integers(0, CLASSES - 1)),
         "preemptible": draw(st.booleans()),
@@ -128,7 +132,7 @@ def queue_specs(draw: st.DrawFn, gpus: int) -> tuple[QueueSpec, ...]:
     return tuple(
         QueueSpec(
             name=f"queue-{k}",
-            nominal=draw(st.one_of(st.just(gpus), st.integers(0, gpus))),
+            nominal=draw(often(gpus, gpus // 2, gpus // 4, 3)),
             cohort=draw(st.sampled_from(["", "lab", "lab", "team"])),
             borrowing_limit=draw(often(-1, 0, 2, 8)),
             strict=draw(st.booleans()),
@@ -140,7 +144,7 @@ def queue_specs(draw: st.DrawFn, gpus: int) -> tuple[QueueSpec, ...]:
 @st.composite
 def node_events(draw: st.DrawFn, nodes: int) -> NodeEvents:
     quarter = st.integers(0, 40).map(lambda k: k / 4)
-    events = draw(st.lists(st.tuples(quarter, st.integers(0, nodes - 1), st.integers(0, 5)), max_size=12))
+    events = draw(st.lists(st.tuples(quarter, st.integers(0, nodes - 1), st.integers(0, 5)), max_size=draw(st.sampled_from([0, 12]))))
     events.sort(key=lambda event: event[0])
     times, where, kinds = zip(*events, strict=True) if events else ((), (), ())
     return NodeEvents(np.array(times, np.float64), np.array(where, np.int32), np.array(kinds, np.int8))
@@ -155,7 +159,7 @@ rules = st.builds(
     slice_nodes=st.just(2),
     hero_share=st.sampled_from([0.01, 0.25, 0.5]),
     max_evictions=st.integers(0, 3),
-    allow_open=often(True, False),
+    allow_open=often(True, True, False),
     allow_fill=st.booleans(),
     allow_hold=st.booleans(),
     verify_counted=st.booleans(),
@@ -168,7 +172,7 @@ def cases(draw: st.DrawFn) -> Case:
     gpus = draw(st.sampled_from([1, 2, 3, 4, 4, 8]))
     cluster = draw(clusters(gpus))
     queues = draw(queue_specs(cluster.gpus))
-    drawn = draw(st.lists(jobs(gpus, len(queues)), min_size=1, max_size=24))
+    drawn = draw(st.lists(jobs(gpus, len(queues)), min_size=draw(st.integers(1, 24)), max_size=30))
     return Case(
         cluster=cluster,
         workload=make_workload(drawn, tuple(queue.name for queue in queues)),

@@ -135,8 +135,9 @@ class Reference:
     def put_into(self, job: Job, racks: Domain, pods: int) -> None:
         """Pods go into the tightest holes: the rack with the fewest free GPUs, there the node with the fewest."""
         for _ in range(pods):
-            fitting = [n for n in self.nodes_of(racks) if self.usable(n) >= job.pod_gpus]
-            self.put(job, min(fitting, key=lambda n: (self.fits((self.nodes[n].rack,), 1), self.usable(n), n)))
+            rack = min((r for r in racks if self.fits((r,), job.pod_gpus)), key=lambda r: self.fits((r,), 1))
+            nodes = [n for n in self.nodes_of((rack,)) if self.usable(n) >= job.pod_gpus]
+            self.put(job, min(nodes, key=self.usable))
 
     def remove(self, job: Job) -> None:
         for node in self.nodes:
@@ -266,7 +267,7 @@ class Reference:
             chunk = 2 ** int(math.log2(rack))
         share, last = rack // chunk * chunk, job.gpus % (rack // chunk * chunk)
         best = [share] * (job.gpus // share) + [last] * (last > 0)
-        ratio, ideal = (relative_time(shape, self.cluster.cliff) for shape in (shares, best))
+        ratio, ideal = (relative_time(self.rules.collective, shape, self.cluster.cliff) for shape in (shares, best))
         return min(1.0, 1.0 / ((1.0 - job.comm) + job.comm * ratio / ideal))
 
     def stop(self, job: Job) -> None:
@@ -435,11 +436,14 @@ class Reference:
         return self.apply(action) or self.advance()
 
 
-def relative_time(shares: list[int], cliff: float) -> float:
-    """Communication time of recursive doubling, relative to all ranks in one rack: play the rounds, pair by pair.
+def relative_time(model: str, shares: list[int], cliff: float) -> float:
+    """Communication time, relative to all ranks in one rack, of ranks numbered rack by rack, larger share first.
 
-    Ranks are numbered rack by rack, larger share first, and made up to a power of two with idle ones in the last rack.
+    Recursive doubling plays the rounds, pair by pair, with ranks made up to a power of two in the last rack. A ring is as
+    slow as its slowest link.
     """
+    if model == "ring":
+        return cliff if len(shares) > 1 else 1.0
     racks = [rack for rack, gpus in enumerate(sorted(shares, reverse=True)) for _ in range(gpus)]
     while len(racks) & (len(racks) - 1):
         racks.append(racks[-1])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nvlenv.workload import Bursty, Daily, Poisson
-from nvlenv.workload.arrivals import arrival_times, hourly_factors, spread_batches
+from nvlenv.workload.arrivals import arrival_times, batch_sizes, hourly_factors, rest_of_batch, spread_batches
 from nvlenv.workload.mix import DAY
 
 PROCESSES = [Poisson(), Daily(), Bursty(wander=0.5)]
@@ -17,6 +17,13 @@ def test_the_first_jobs_take_as_long_as_the_rate_says(process: Poisson | Daily |
     rng = np.random.default_rng(1)
     ends = [arrival_times(process, 5.0, 1000, None, rng)[-1] for _ in range(400)]
     assert np.mean(ends) == pytest.approx(200, abs=4 * np.std(ends) / 20)
+
+
+def test_an_episode_of_few_jobs_falls_into_the_busy_hour_as_often_as_jobs_do() -> None:
+    process = Daily(day=(10.0, *(0.2,) * 23), week=(1,) * 7)
+    rng = np.random.default_rng(8)
+    ends = [arrival_times(process, 1.0, 3, None, rng)[-1] for _ in range(4000)]
+    assert np.mean(ends) == pytest.approx(3, abs=0.3)
 
 
 @pytest.mark.parametrize("process", PROCESSES, ids=lambda process: process.process)
@@ -54,15 +61,27 @@ def test_the_wandering_rate_has_the_spread_and_memory_it_is_given() -> None:
 
 
 def test_batches_follow_their_arrival_within_seconds() -> None:
-    process = Bursty(same_second=0.3, gap_s=5.0, batch_log_mean=3.0)
-    starts = np.arange(4000) * 10.0
-    batched = np.arange(4000) % 2 == 0
-    times, origin = spread_batches(process, starts, batched, np.random.default_rng(6))
-    sizes = np.bincount(origin, minlength=4000)
-    assert (sizes[~batched] == 1).all() and (sizes >= 1).all()
-    assert sizes[batched].mean() == pytest.approx(process.batch_mean, rel=0.1)
+    process, rng = Bursty(same_second=0.3, gap_s=5.0), np.random.default_rng(6)
+    starts, sizes = np.arange(4000) * 10.0, batch_sizes(process, 4000, rng)
+    times, origin = spread_batches(process, starts, sizes, rng)
+    np.testing.assert_array_equal(np.bincount(origin), sizes)
     first = np.concatenate(([True], origin[1:] != origin[:-1]))
     np.testing.assert_allclose(times[first], starts)
     gaps = np.diff(times)[~first[1:]] * 3600
     assert np.mean(gaps < 1e-6) == pytest.approx(0.3, abs=0.02)
     assert gaps[gaps > 1e-6].mean() == pytest.approx(5.0, rel=0.05)
+
+
+def test_batches_have_the_sizes_they_should() -> None:
+    process, rng = Bursty(batch_max=100), np.random.default_rng(9)
+    sizes = batch_sizes(process, 200_000, rng)
+    at_least = np.array([np.mean(sizes >= k) for k in range(1, 101)])
+    np.testing.assert_allclose(process.batch_at_least, at_least, atol=0.005)
+
+
+def test_what_is_left_of_a_batch_is_counted_from_a_random_job() -> None:
+    process, rng = Bursty(batch_max=50), np.random.default_rng(10)
+    sizes = batch_sizes(process, 100_000, rng)
+    left = np.concatenate([np.arange(size, 0, -1) for size in sizes])
+    drawn = np.array([rest_of_batch(process, rng) for _ in range(20_000)])
+    np.testing.assert_allclose(np.bincount(drawn, minlength=51) / 20_000, np.bincount(left) / len(left), atol=0.01)

@@ -103,6 +103,17 @@ def test_without_users_only_the_same_second_makes_a_batch() -> None:
     assert [unknown.batch[i] == unknown.batch[0] for i in range(4)] == [True, True, False, False]
 
 
+def test_a_batch_has_one_user_one_kind_and_one_size() -> None:
+    jobs = [Job(0, 1, 9, "eval", "a"), Job(1, 1, 9, "eval", "b"), Job(2, 2, 9, "eval", "a"), Job(3, 1, 9, "debug", "a")]
+    assert len(set(trace_of(jobs).batch.tolist())) == 4
+    assert len(set(trace_of([*jobs, Job(4, 1, 9, "eval", "a")]).batch.tolist())) == 4
+
+
+def test_scaled_sizes_go_to_the_nearest_whole_nodes(lab16: ClusterSpec) -> None:
+    trace = trace_of([Job(i, size, 60) for i, size in enumerate([9, 20, 44, 100, 2000])], source_gpus=2304)
+    np.testing.assert_array_equal(replay(trace, lab16, thin=True).gpus, [4, 8, 24, 48, 1024])
+
+
 def test_thinning_never_leaves_an_empty_episode(lab16: ClusterSpec) -> None:
     trace = trace_of([Job(0, 1, 60)], source_gpus=1_000_000)
     assert all(len(replay(trace, lab16, seed=seed, thin=True)) == 1 for seed in range(5))

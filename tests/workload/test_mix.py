@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from nvlenv.workload import Bursty, Duration, JobClass, SyntheticWorkload, TraceWorkload, WorkloadConfig, lab_classes
+from nvlenv.workload import Duration, JobClass, SyntheticWorkload, TraceWorkload, WorkloadConfig, lab_classes
 
 PLAIN: dict[str, Any] = {"name": "a", "share": 1, "sizes": {4: 1.0}, "duration": {"median_h": 1}}
 
@@ -36,13 +36,6 @@ def test_the_mean_run_time_is_the_integral_over_the_clipped_density(
 def test_without_limits_the_mean_run_time_is_the_lognormal_mean() -> None:
     duration = Duration(median_h=2, sigma=0.5, min_h=0, max_h=1e9)
     assert duration.mean() == pytest.approx(2 * math.exp(0.125))
-
-
-def test_the_mean_batch_is_that_of_the_draws() -> None:
-    bursty = Bursty(batch_max=100)
-    score = np.random.default_rng(3).standard_normal(400_000)
-    drawn = np.clip(np.rint(np.exp(bursty.batch_log_mean + bursty.batch_sigma * score)), 1, 100)
-    assert bursty.batch_mean == pytest.approx(drawn.mean(), rel=0.01)
 
 
 def test_lab_classes_have_the_ranks_and_weights_of_the_scenario() -> None:

@@ -24,6 +24,8 @@ from nvlenv.workload import (
     draw_workload,
     generate,
 )
+from nvlenv.workload.shape import Room
+from nvlenv.workload.synthetic import build_mix
 
 Clusters = Callable[..., ClusterSpec]
 
@@ -47,6 +49,25 @@ def test_the_offered_load_is_the_target_on_average(
     assert load == pytest.approx(0.7, abs=3.5 * error)
     assert error < 0.02  # so that the line above says something
     assert np.std(work / span) / np.mean(work / span) > 0.02  # draws differ, as weeks do
+
+
+def test_an_episode_of_few_jobs_may_start_inside_a_batch(lab16: ClusterSpec) -> None:
+    arrivals = Bursty(wander=0, day=(1,) * 24, week=(1,) * 7, batch_max=60)
+    classes = tuple(each.model_copy(update={"batched": True}) for each in SyntheticWorkload().classes)
+    config = SyntheticWorkload(classes=classes, arrivals=arrivals, jobs=20)
+    rate = config.load * lab16.gpus / build_mix(classes, Room(lab16)).gpu_hours
+    rng = np.random.default_rng(12)
+    ends = [generate(config, lab16, rng).submit[-1] for _ in range(2000)]
+    assert np.mean(ends) == pytest.approx(20 / rate, rel=0.1)
+
+
+def test_batches_are_cut_at_the_ends_of_the_episode(lab16: ClusterSpec) -> None:
+    slow = Bursty(gap_s=36_000, same_second=0)
+    for seed in range(5):
+        jobs = generate(SyntheticWorkload(arrivals=slow, hours=50), lab16, np.random.default_rng(seed))
+        assert 40 < jobs.submit[-1] < 50
+    jobs = generate(SyntheticWorkload(arrivals=slow, jobs=50), lab16, np.random.default_rng(13))
+    assert len(jobs) == 50 and jobs.submit[0] > 0  # the job at 0 came before the episode
 
 
 def test_cordoned_nodes_do_not_count_as_capacity(make_cluster: Clusters) -> None:
@@ -122,6 +143,24 @@ def test_a_draw_of_three_thousand_jobs_takes_milliseconds(lab16: ClusterSpec) ->
         generate(SyntheticWorkload(), lab16, rng)
         took.append(time.perf_counter() - start)
     assert min(took) < 0.01
+
+
+def test_jobs_have_the_traits_of_their_class(lab16: ClusterSpec) -> None:
+    config = SyntheticWorkload(jobs=3000)
+    jobs = generate(config, lab16, np.random.default_rng(5))
+    for number, each in enumerate(config.classes):
+        first = int(np.argmax(jobs.job_class == number))
+        expected = {
+            "mode": each.placement,
+            "height": 0,
+            "comm_fraction": each.comm_fraction,
+            "priority": each.priority,
+            "preemptible": each.preemptible,
+            "movable": each.movable,
+            "restart_time": each.restart_time_h,
+            "checkpoint_interval": np.inf if each.checkpoint_interval_h is None else each.checkpoint_interval_h,
+        }
+        assert {name: getattr(jobs, name)[first] for name in expected} == expected
 
 
 def test_weights_are_listed_by_class(lab16: ClusterSpec) -> None:

@@ -12,7 +12,11 @@ from nvlenv.policies.kueue.types import Assignment, Failure, Layer, Mode, Path, 
 
 
 def replace_node(ground: Ground, podset: PodSet, old: Assignment, node: str) -> tuple[Assignment, Assignment] | Failure:
-    """The repaired assignment and the part of it that is new. The surviving pods never move."""
+    """The repaired assignment and the part of it that is new. The surviving pods never move.
+
+    Where a single host is the domain to stay in (which no assignment that Kueue made asks for), the pods stay there;
+    Kueue itself then finds no node, because it takes the host's name for a whole path.
+    """
     missing = sum(count for values, count in old.domains if values[-1] == node)
     kept = Assignment(old.levels, tuple(entry for entry in old.domains if entry[0][-1] != node))
     stale = stale_domain(ground.tree, kept)

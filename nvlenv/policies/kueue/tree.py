@@ -65,7 +65,7 @@ class Tree:
         return tuple(node.labels[level] for level in self.levels)
 
     def _leaf(self, path: Path) -> Domain:
-        """The leaf at `path`. Paths come in ascending order, so it is the newest one, or new with all that is new above."""
+        """The leaf at `path`, with all domains above; paths come in ascending order, so it is the newest one or new."""
         parent: Domain | None = None
         for depth, domains in enumerate(self.domains, start=1):
             if not domains or domains[-1].path != path[:depth]:

@@ -143,7 +143,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Repair:
-    """An admitted workload that lost nodes: its pod sets are not placed anew, only their pods on the first lost node."""
+    """An admitted workload that lost nodes: only its pods on the first of them are placed anew."""
 
     unhealthy_nodes: tuple[str, ...]
     assignments: Mapping[str, Assignment]  # by pod set

@@ -49,6 +49,8 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "SWF with text": (b"; x\n1 0 0 ten 8 1 1 8 1 1 1 1 1 1 1 1 1 1\n", "line 2, column 'run time': found 'ten'"),
     "JSON cut short": (json.dumps([JOB, JOB])[:-30].encode(), "job 2: found broken JSON"),
     "JSON without its end": (b'[{"status": 1, "attempts": []}', "job 2: found the end of the file, expected"),
+    "JSON nested deeply": (b"[" * 200_000, "job 1: found absurd JSON"),
+    "JSON of a long number": (b"[" + b"9" * 5000 + b"]", "job 1: found absurd JSON"),
     "JSON object": (json.dumps(JOB).encode(), "expected '[' of a JSON list of jobs"),
     "JSON of numbers": (b"[1, 2]", "job 1: found 1, expected an object"),
     "JSON with two commas": (b'[{"attempts": []},, {}]', "job 2: found broken JSON"),

@@ -394,8 +394,9 @@ def test_the_common_csv_needs_three_columns_in_any_order(write: Write) -> None:
 
 
 def test_jobs_of_the_same_second_keep_the_order_of_the_file(write: Write) -> None:
-    text = "submit_s,gpus,duration_s\n" + "".join(f"{i // 50},1,{i + 1}\n" for i in range(200))
-    assert read_trace(write(text)).duration_s.tolist() == list(range(1, 201))
+    text = "submit_s,gpus,duration_s\n" + "".join(f"{i % 3},1,{i + 1}\n" for i in range(3000))
+    expected = [i + 1 for second in range(3) for i in range(second, 3000, 3)]
+    assert read_trace(write(text)).duration_s.tolist() == expected
 
 
 def test_gzip_and_plain_read_the_same(cases: Path, tmp_path: Path) -> None:

@@ -84,6 +84,8 @@ class _JsonList:
                 if len(self._text) > _LONGEST_JOB or not self._more():
                     found, expected = f"broken JSON ({error.msg})", "a complete JSON list of jobs"
                     raise InputError(self._path, f"job {self._number}", found, expected) from None
+            except (RecursionError, ValueError):  # nested without end, or a number of thousands of digits
+                raise InputError(self._path, f"job {self._number}", "absurd JSON", "a list of jobs") from None
         if not isinstance(job, dict):
             expected = "an object with status, submitted_time and attempts"
             raise InputError(self._path, f"job {self._number}", shown(job), expected)

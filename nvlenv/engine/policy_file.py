@@ -1,0 +1,215 @@
+"""Policy files: read, write, and the policy function that comes out.
+
+A policy file is a NumPy .npz archive of float64 arrays and a JSON manifest. Nothing in it is ever unpickled; a file
+that is damaged, foreign or made for other features is refused with a message that says what is wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nvlenv.engine.inference import Weights, Work, best_action, compute_logits, shapes, work_space
+from nvlenv.errors import InputError
+from nvlenv.files import written_whole
+from nvlenv.kernel import compiled
+from nvlenv.observation import CLUSTER_FEATURES, JOB_FEATURES, RACK_FEATURES, SCHEMA_VERSION, observe
+from nvlenv.simulator.scan import advance, step
+from nvlenv.types import Action, Decision
+
+if TYPE_CHECKING:
+    from nvlenv.simulator.state import Sim
+
+FORMAT = "nvlenv-policy"
+FORMAT_VERSION = 1
+LARGEST = 64 * 2**20  # bytes, unpacked: a policy of this kind has some hundred thousand
+WIDEST = 1024  # hidden units
+Arrays = dict[str, NDArray[np.float64]]
+
+
+def schema() -> dict[str, Any]:
+    """The observation and action layout that a file must have been made for."""
+    return {
+        "version": SCHEMA_VERSION,
+        "racks": [f.name for f in RACK_FEATURES],
+        "job": [f.name for f in JOB_FEATURES],
+        "cluster": [f.name for f in CLUSTER_FEATURES],
+        "actions": ["place[R]", "open[R]", "fill", "hold"],
+    }
+
+
+def fingerprint(arrays: Arrays) -> str:
+    """SHA-256 over names, shapes and bytes of the arrays."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name], "<f8")
+        digest.update(f"{name}{array.shape}".encode() + array.tobytes())
+    return digest.hexdigest()
+
+
+def save_policy(path: str | Path, arrays: Arrays, manifest: dict[str, Any] | None = None) -> None:
+    """Write a policy file, whole or not at all. `manifest` adds what is worth knowing: training, metrics, licence."""
+    arrays = {name: np.ascontiguousarray(array, "<f8") for name, array in arrays.items()}
+    _check_arrays(path, arrays)
+    head = {**(manifest or {}), "format": FORMAT, "format_version": FORMAT_VERSION, "schema": schema()}
+    head["sha256"] = fingerprint(arrays)
+    text = np.frombuffer(json.dumps(head, sort_keys=True).encode(), np.uint8)
+    with written_whole(path) as part, part.open("wb") as file:
+        np.savez(file, manifest=text, **arrays)
+
+
+def read_policy_file(path: str | Path) -> tuple[Arrays, dict[str, Any]]:
+    """The arrays and the manifest of a policy file. Raises `InputError` for anything else."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(path, "", "no such file" if not path.exists() else "not a file", "a policy file (.npz)")
+    contents = _read_archive(path)
+    manifest = _read_manifest(path, contents.pop("manifest", None))
+    arrays = {name: array.astype(np.float64) for name, array in contents.items() if array.dtype.kind == "f"}
+    _check_schema(path, manifest.get("schema"))
+    _check_arrays(path, arrays)
+    if manifest.get("sha256") != fingerprint(arrays):
+        raise InputError(path, "sha256", "arrays that do not match it", "a file as it was written")
+    return arrays, manifest
+
+
+def _read_archive(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+            if size > LARGEST:
+                raise InputError(path, "", f"{size} bytes unpacked", f"at most {LARGEST}")
+            if archive.testzip() is not None:
+                raise InputError(path, archive.testzip() or "", "a damaged entry", "a file as it was written")
+        with np.load(path, allow_pickle=False) as data:
+            return {name: data[name] for name in data.files}
+    except InputError:
+        raise
+    except Exception as error:  # zipfile and NumPy raise a dozen kinds for damaged bytes
+        found = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(path, "", f"a file that cannot be read ({found})", "a policy file (.npz)") from None
+
+
+def _read_manifest(path: Path, text: NDArray[Any] | None) -> dict[str, Any]:
+    if text is None or text.dtype != np.uint8 or text.ndim != 1:
+        raise InputError(path, "manifest", "none", f"the manifest of a {FORMAT} file")
+    try:
+        manifest = json.loads(text.tobytes())
+    except ValueError:
+        raise InputError(path, "manifest", "text that is not JSON", "JSON") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        found = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
+        raise InputError(path, "format", repr(found), repr(FORMAT))
+    if manifest.get("format_version") != FORMAT_VERSION:
+        raise InputError(path, "format_version", manifest.get("format_version"), str(FORMAT_VERSION))
+    return manifest
+
+
+def _check_schema(path: Path, found: Any) -> None:
+    """Refuse a file made for other observations, and say which features differ."""
+    expected = schema()
+    if found == expected:
+        return
+    if not isinstance(found, dict):
+        raise InputError(path, "schema", repr(found), f"version {SCHEMA_VERSION}")
+    for part in ("racks", "job", "cluster", "actions"):
+        theirs, ours = found.get(part), expected[part]
+        if theirs != ours:
+            theirs = theirs if isinstance(theirs, list) else []
+            gone, new = [n for n in theirs if n not in ours], [n for n in ours if n not in theirs]
+            what = f"unknown features {gone}, missing features {new}" if gone or new else "features in another order"
+            raise InputError(path, f"schema.{part}", f"{what} (version {found.get('version')})", f"version {SCHEMA_VERSION}")
+    raise InputError(path, "schema.version", found.get("version"), str(SCHEMA_VERSION))
+
+
+def _check_arrays(path: str | Path, arrays: Arrays) -> None:
+    hidden = arrays["in_bias"].size if "in_bias" in arrays else 0
+    expected = shapes(hidden)
+    if not 1 <= hidden <= WIDEST or set(arrays) != set(expected):
+        raise InputError(path, "arrays", sorted(arrays), f"{sorted(expected)}")
+    for name, shape in expected.items():
+        if arrays[name].shape != shape:
+            raise InputError(path, name, f"shape {arrays[name].shape}", f"shape {shape}")
+        if not np.isfinite(arrays[name]).all():
+            raise InputError(path, name, "a number that is not finite", "finite numbers")
+
+
+@compiled
+def _play(sim, weights, work):
+    alive = advance(sim)
+    while alive:
+        observe(sim, work.racks, work.job, work.cluster)
+        compute_logits(weights, work)
+        alive = step(sim, best_action(work.logits, sim.mask))
+
+
+@compiled
+def _decide(sim, weights, work):
+    observe(sim, work.racks, work.job, work.cluster)
+    compute_logits(weights, work)
+    return best_action(work.logits, sim.mask)
+
+
+@compiled
+def _decide_batch(weights, work, racks, job, cluster, masks, actions):
+    for i in range(len(actions)):
+        work.racks[:] = racks[i]
+        work.job[:] = job[i]
+        work.cluster[:] = cluster[i]
+        compute_logits(weights, work)
+        actions[i] = best_action(work.logits, masks[i])
+
+
+@dataclass(frozen=True)
+class LearnedPolicy:
+    """A learned policy with the one policy signature; needs NumPy and numba only."""
+
+    arrays: Arrays = field(repr=False)
+    manifest: dict[str, Any] = field(default_factory=dict, repr=False)
+    name: str = "learned"
+
+    @cached_property
+    def weights(self) -> Weights:
+        return Weights(**{name: np.ascontiguousarray(self.arrays[name]) for name in Weights._fields})
+
+    def _work(self, racks: int) -> Work:
+        return work_space(racks, self.arrays["in_bias"].size)
+
+    def __call__(self, decision: Decision) -> Action:
+        return int(_decide(decision.sim, self.weights, self._work(decision.layout.racks)))
+
+    def logits(self, decision: Decision) -> NDArray[np.float64]:
+        """(2R + 2,) the score of every action, legal or not."""
+        work = self._work(decision.layout.racks)
+        _decide(decision.sim, self.weights, work)
+        return work.logits
+
+    def play(self, sim: Sim) -> None:
+        """Play an episode to its end inside compiled code."""
+        _play(sim, self.weights, self._work(len(sim.racks)))
+
+    def act_batch(
+        self,
+        racks: NDArray[np.float32],
+        job: NDArray[np.float32],
+        cluster: NDArray[np.float32],
+        masks: NDArray[np.bool_],
+    ) -> NDArray[np.int64]:
+        """Actions (N,) for recorded observations (N, R, F), (N, J), (N, C) and masks (N, 2R + 2)."""
+        actions = np.zeros(len(racks), np.int64)
+        _decide_batch(self.weights, self._work(racks.shape[1]), racks, job, cluster, masks, actions)
+        return actions
+
+
+def load_policy(path: str | Path) -> LearnedPolicy:
+    """The policy function in a file. Raises `InputError` for a file that is damaged, foreign or of another schema."""
+    arrays, manifest = read_policy_file(path)
+    return LearnedPolicy(arrays, manifest, Path(path).stem)
