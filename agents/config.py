@@ -50,7 +50,7 @@ class TrainConfig(Model):
     steps: Count = 2_000_000  # decisions in all
     envs: Count = 64  # simulators
     seed: Annotated[int, Field(ge=0)] = 0
-    threads: Count = 2  # of torch
+    threads: Count = 1  # of torch; more than one loses as soon as the cores are shared
     hidden: Count = 32  # width of the network
     init: str = ""  # policy file to start from; "": the heuristic prior
     ppo: PPOConfig = PPOConfig()

@@ -2,8 +2,10 @@
 
     python -m agents.export checkpoints/RUN --out policy.npz [--onnx policy.onnx]
 
-RUN is the folder of a training run, or a model.zip in one. The .npz goes to `nvlenv.engine.load_policy`; the ONNX model
-takes racks (1, R, F), job (1, J) and cluster (1, C), with R free, and gives logits (1, 2R + 2).
+RUN is the folder of a training run (its best policy is exported), or a model.zip or policy file. A model.zip is
+unpickled: open none that you do not trust. The .npz goes to `nvlenv.engine.load_policy`. The ONNX model takes racks
+(B, R, F), job (B, J), cluster (B, C), all float32, and mask (B, 2R + 2) bool, with B and R free; it gives logits
+(B, 2R + 2) float64 on the engine's grid, -inf where illegal, so that their argmax is the action.
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ import yaml
 from torch import Tensor, nn
 
 from agents.network import PlacementNetwork, load_arrays, network_arrays
+from nvlenv.engine.inference import LOGIT_GRID
 from nvlenv.engine.policy_file import read_policy_file, save_policy
 from nvlenv.errors import InputError
 from nvlenv.files import written_whole
 from nvlenv.observation import N_CLUSTER, N_JOB, N_RACK
 
 LICENCE = "Apache-2.0"
+OPSET = 17  # of ONNX; read by onnxruntime >= 1.13
 
 
 def export_policy(network: PlacementNetwork, path: str | Path, manifest: dict[str, Any]) -> None:
@@ -34,67 +38,81 @@ def export_policy(network: PlacementNetwork, path: str | Path, manifest: dict[st
 
 
 class _Actor(nn.Module):
-    """The network without its value, in float64 as the policy file computes it."""
+    """The network without its value, in float64 and rounded as the policy file computes it."""
 
     def __init__(self, network: PlacementNetwork) -> None:
         super().__init__()
-        self.network = network
+        self.network = PlacementNetwork(network.hidden)
+        self.network.load_state_dict(network.state_dict())
+        self.double().eval()
 
-    def forward(self, racks: Tensor, job: Tensor, cluster: Tensor) -> Tensor:
-        return self.network(racks.double(), job.double(), cluster.double())[0]
+    def forward(self, racks: Tensor, job: Tensor, cluster: Tensor, mask: Tensor) -> Tensor:
+        logits, _ = self.network(racks.double(), job.double(), cluster.double())
+        rounded: Tensor = torch.floor(logits * LOGIT_GRID + 0.5) / LOGIT_GRID
+        return rounded.masked_fill(~mask, float("-inf"))
 
 
 def export_onnx(network: PlacementNetwork, path: str | Path) -> None:
-    """Write the actor as an ONNX model with a free number of racks. Needs the extra `onnx`."""
+    """Write the actor as an ONNX model (see above) with any number of racks. Needs the extra `onnx`."""
     try:
         import onnx  # noqa: F401
     except ImportError:
         raise InputError("--onnx", "", "no package onnx", "pip install 'nvlenv[onnx]'") from None
-    copy = PlacementNetwork(network.hidden)
-    copy.load_state_dict(network.state_dict())
-    inputs = (torch.ones(1, 8, N_RACK), torch.zeros(1, N_JOB), torch.zeros(1, N_CLUSTER))
+    example = (torch.ones(2, 8, N_RACK), torch.zeros(2, N_JOB), torch.zeros(2, N_CLUSTER), torch.ones(2, 18).bool())
+    axes = {
+        "racks": {0: "batch", 1: "racks"}, "job": {0: "batch"}, "cluster": {0: "batch"},
+        "mask": {0: "batch", 1: "actions"}, "logits": {0: "batch", 1: "actions"},
+    }  # fmt: skip
     with written_whole(path) as part, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter warns about its own deprecation
         torch.onnx.export(
-            _Actor(copy.double()).eval(),
-            inputs,
+            _Actor(network),
+            example,
             str(part),
-            input_names=["racks", "job", "cluster"],
+            input_names=["racks", "job", "cluster", "mask"],
             output_names=["logits"],
-            dynamic_axes={"racks": {1: "racks"}, "logits": {1: "actions"}},
-            opset_version=17,
+            dynamic_axes=axes,
+            opset_version=OPSET,
             dynamo=False,
         )
 
 
 def load_network(run: Path) -> tuple[PlacementNetwork, dict[str, Any]]:
-    """The network of a run's best policy (a folder) or of its latest state (model.zip), and what is known of it."""
-    if run.is_dir() and (run / "policy.npz").is_file():
-        arrays, manifest = read_policy_file(run / "policy.npz")
-        network = PlacementNetwork(arrays["in_bias"].size)
-        load_arrays(network, arrays, str(run))
-        return network, manifest
-    model = run / "model.zip" if run.is_dir() else run
-    if model.suffix != ".zip" or not model.is_file():
-        raise InputError(run, "", "neither policy.npz nor model.zip", "the folder of a training run")
+    """The network of a run's best policy (a folder or policy file) or of its state (model.zip), and its manifest.
+
+    Raises `InputError` if there is none.
+    """
+    candidates = [run / "policy.npz", run / "model.zip"] if run.is_dir() else [run]
+    source = next((file for file in candidates if file.is_file()), None)
+    if source is None:
+        found = "neither policy.npz nor model.zip" if run.is_dir() else "no such file or folder"
+        raise InputError(run, "", found, "the folder of a training run")
+    if source.suffix == ".zip":
+        return _load_model(source)
+    arrays, manifest = read_policy_file(source)
+    network = PlacementNetwork(arrays["in_bias"].size)
+    load_arrays(network, arrays, str(source))
+    return network, manifest
+
+
+def _load_model(model: Path) -> tuple[PlacementNetwork, dict[str, Any]]:
     from sb3_contrib import MaskablePPO
 
     try:
-        loaded = MaskablePPO.load(model, device="cpu")
-    except Exception as error:
+        network = MaskablePPO.load(model, device="cpu").policy.network
+    except Exception as error:  # whatever unpickling a foreign file leads to
         found = f"a file that cannot be read ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
         raise InputError(model, "", found, "model.zip of a training run") from None
+    if not isinstance(network, PlacementNetwork):
+        raise InputError(model, "", f"a policy with a {type(network).__name__}", "model.zip of a training run")
     config = model.parent / "config.yaml"
-    known = {"config": yaml.safe_load(config.read_text("utf-8"))} if config.is_file() else {}
-    network = loaded.policy.network
-    assert isinstance(network, PlacementNetwork)
-    return network, known
+    return network, {"config": yaml.safe_load(config.read_text("utf-8"))} if config.is_file() else {}
 
 
 def parser() -> argparse.ArgumentParser:
     out = argparse.ArgumentParser(prog="python -m agents.export", description=__doc__, allow_abbrev=False)
     out.formatter_class = argparse.RawDescriptionHelpFormatter
-    out.add_argument("run", type=Path, metavar="RUN", help="folder of a training run, or its model.zip")
+    out.add_argument("run", type=Path, metavar="RUN", help="folder of a training run, model.zip or .npz")
     out.add_argument("--out", type=Path, required=True, metavar="FILE", help="policy file to write (.npz)")
     out.add_argument("--onnx", type=Path, metavar="FILE", help="ONNX model to write as well")
     return out

@@ -20,16 +20,18 @@ from nvlenv.observation import N_CLUSTER, N_JOB, N_RACK, RACK_FEATURES, Feature
 
 PLACE, OPEN, FILL, HOLD = 0, 1, 0, 1  # columns of the two heads
 
-# Logits of the prior: (action, feature of the rack, weight), and a constant for every action.
+# Logits of the prior: (action, feature of the rack, weight), and a constant for every action. Its favourite is what
+# best-fit+easy+open does; only where a slice must spread is it a compromise between how much fits and how much is left.
+# A weight that breaks ties is smaller than one GPU of 72 is worth to the weight before it.
 PRIOR_RACK = (
     (PLACE, "left", -7.0),  # best fit
     (PLACE, "whole", -0.05),  # of equal ones that with fewer whole nodes
     (PLACE, "fits", 2.0),  # a spread takes as much as it can in each rack
     (PLACE, "conflicts", -12.0),  # EASY: rather hold than delay the hero
-    (OPEN, "open_gpus", -3.0),  # the cheapest rack
-    (OPEN, "open_lost", -2.0),
+    (OPEN, "open_gpus", -3.0),  # the cheapest rack: fewest GPUs evicted
+    (OPEN, "open_lost", -0.03),  # of equal ones that which loses least work
 )
-PRIOR_CONSTANT = {"place": -2.0, "open": -3.0, "fill": -8.0, "hold": -9.0}
+PRIOR_CONSTANT = {"place": -2.0, "open": -3.0, "fill": -10.0, "hold": -9.0}
 
 
 def _index(features: tuple[Feature, ...], name: str) -> int:
@@ -38,6 +40,8 @@ def _index(features: tuple[Feature, ...], name: str) -> int:
 
 class PlacementNetwork(nn.Module):
     """Observation -> logits (B, 2R + 2) in the action layout, and value (B,).
+
+    Logits of padded racks mean nothing; the mask has none of their actions.
 
     Parameters
     ----------
@@ -95,7 +99,8 @@ PARAMETERS = {
     "rack_in": "rack_in.weight", "global_in": "global_in.weight", "in_bias": "global_in.bias", "mid": "mid.weight",
     "pool": "pool.weight", "mid_bias": "mid.bias", "rack_head": "rack_head.weight", "rack_bias": "rack_head.bias",
     "global_head": "global_head.weight", "global_bias": "global_head.bias", "prior_rack": "prior_rack.weight",
-    "prior_rack_bias": "prior_rack.bias", "prior_global": "prior_global.weight", "prior_global_bias": "prior_global.bias",
+    "prior_rack_bias": "prior_rack.bias", "prior_global": "prior_global.weight",
+    "prior_global_bias": "prior_global.bias",
 }  # fmt: skip
 
 
@@ -106,12 +111,10 @@ def network_arrays(network: PlacementNetwork) -> dict[str, NDArray[np.float64]]:
 
 
 def load_arrays(network: PlacementNetwork, arrays: dict[str, NDArray[np.float64]], source: str) -> None:
-    """Set the actor to the arrays of a policy file; the critic stays as it is. Raises `InputError` for another width."""
+    """Set the actor to the arrays of a policy file, the critic stays. Raises `InputError` for another width."""
     if arrays["in_bias"].size != network.hidden:
         raise InputError(source, "hidden", arrays["in_bias"].size, f"{network.hidden}, as the run's `hidden` says")
     state = network.state_dict()
     for name, key in PARAMETERS.items():
         state[key] = torch.from_numpy(arrays[name].T.copy()).float()
     network.load_state_dict(state)
-
-

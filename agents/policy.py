@@ -48,7 +48,9 @@ class PlacementPolicy(MaskableActorCriticPolicy):
     def _build(self, lr_schedule: Schedule) -> None:
         self.network = PlacementNetwork(self.hidden)
         self.optimizer = self.optimizer_class(
-            self.network.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs  # type: ignore[call-arg]
+            self.network.parameters(),
+            lr=lr_schedule(1),
+            **self.optimizer_kwargs,  # type: ignore[call-arg]
         )
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
@@ -68,7 +70,10 @@ class PlacementPolicy(MaskableActorCriticPolicy):
     ) -> tuple[Tensor, Tensor, Tensor]:
         logits, values = self._run(obs)
         log_probs = masked_log_softmax(logits, action_masks)
-        actions = log_probs.argmax(dim=1) if deterministic else torch.multinomial(log_probs.exp(), 1).squeeze(1)
+        if deterministic:
+            actions = self._predict(obs, deterministic=True, action_masks=action_masks)
+        else:
+            actions = torch.multinomial(log_probs.exp(), 1).squeeze(1)
         return actions, values, log_probs.gather(1, actions.unsqueeze(1)).squeeze(1)
 
     def evaluate_actions(  # type: ignore[override]

@@ -27,15 +27,16 @@ from stable_baselines3.common.logger import configure
 
 from agents.callbacks import ClusterCallback, EvaluationCallback, ProgressBar
 from agents.config import TrainConfig
+from agents.episodes import find_policy, split_scenario
 from agents.evaluate import evaluate, evaluation_scenario, table, versions
 from agents.figures import draw_all
 from agents.policy import PlacementPolicy
 from nvlenv.config import config_names, find_config, load_config
 from nvlenv.errors import InputError
 from nvlenv.files import write_json, write_text
+from nvlenv.kernel import is_compiled
 from nvlenv.scenario import load_scenario
 from nvlenv.vector import NVL72VecEnv
-from agents.episodes import split_scenario
 
 RUNS = Path("checkpoints")
 
@@ -76,7 +77,8 @@ def make_model(config: TrainConfig, env: NVL72VecEnv) -> MaskablePPO:
 def train(config: TrainConfig, run: Path, resume: bool = False, quiet: bool = False) -> bool:
     """Train until config.steps. Returns False if it was interrupted; the run can then be resumed."""
     torch.set_num_threads(config.threads)
-    print("compiling kernels (about a minute after installation, then cached)", file=sys.stderr)
+    if not is_compiled():
+        print("compiling the simulator: about a minute, once after installation", file=sys.stderr)
     if resume:
         model = MaskablePPO.load(run / "model.zip", device="cpu")
         model.set_env(make_env(config, model.num_timesteps))
@@ -145,7 +147,16 @@ def resolve(arguments: argparse.Namespace) -> TrainConfig:
         workload = f"workload={{kind: trace, path: {arguments.trace.resolve()}}}"
         name = arguments.trace.name.split(".")[0]
         config = config.model_copy(update={"overrides": (*config.overrides, workload, f"name={name}")})
+    check(config)
     return config
+
+
+def check(config: TrainConfig) -> None:
+    """Everything a run will ask for later is asked for now, before there is a folder."""
+    for name in config.scenarios:
+        load_scenario(name, config.overrides)
+    for name in (*config.evaluation.baselines, config.evaluation.reference, *filter(None, [config.init])):
+        find_policy(name)
 
 
 def new_run(config: TrainConfig, out: Path | None) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -38,7 +38,7 @@ def action_space(racks: int) -> spaces.Discrete:
     return spaces.Discrete(ActionLayout(racks).size)
 
 
-class NVL72Env(gym.Env[Observation, np.int64]):
+class NVL72Env(gym.Env[dict[str, Any], np.int64]):
     """Place jobs on the racks of an NVL72 cluster so that it does not fragment.
 
     Time jumps from event to event (arrivals, completions, failures). At each, the waiting jobs are looked at in queue
@@ -59,8 +59,8 @@ class NVL72Env(gym.Env[Observation, np.int64]):
         2R + 1        hold      let the job wait until capacity next grows
         `action_masks()` and info["action_mask"] (2R + 2,) bool say which are legal.
 
-    Reward: minus weighted waiting, slowdown and lost GPU-hours per GPU of the cluster since the last decision, less what
-        the pooled twin paid in that time (`nvlenv.reward`); the terms are in info["reward_terms"].
+    Reward: minus weighted waiting, slowdown and lost GPU-hours per GPU of the cluster since the last decision, less
+        what the pooled twin paid in that time (`nvlenv.reward`); the terms are in info["reward_terms"].
 
     End: never terminated; truncated at the first decision in the last twentieth of the scenario's episode.
 
@@ -80,7 +80,7 @@ class NVL72Env(gym.Env[Observation, np.int64]):
     ['lost', 'slowdown', 'twin', 'waiting']
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}
+    metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012
 
     def __init__(
         self,
@@ -110,9 +110,11 @@ class NVL72Env(gym.Env[Observation, np.int64]):
 
     def action_masks(self) -> NDArray[np.bool_]:
         """(2R + 2,) True where an action is legal."""
-        return self.batch.mask[0].copy()
+        return np.array(self.batch.mask[0])
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
         """Draw a new episode. The same seed gives the same one; without a seed the next one of the stream follows."""
         super().reset(seed=seed)
         if self._batch is None or seed is not None:

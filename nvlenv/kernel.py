@@ -7,8 +7,8 @@ or whole-array assignments, only read and write the elements of those it is give
 
 `compiled` is plain njit, for the few outer loops that make views or arrays.
 
-Both keep their machine code in a folder named after the contents of all source files of the package. numba itself only
-looks at the file of the function, and would go on using a kernel whose callee in another file has changed.
+Both keep their machine code in a folder named after the contents of all files with kernels. numba itself only looks at
+the file of the function, and would go on using a kernel whose callee in another file has changed.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 
 from numba import config, njit
 
+CONSTANTS = ("types.py", "policies/rule.py")  # what kernels know at compile time from files without kernels
 KEPT_DAYS = 30  # machine code of other versions of the sources is removed after so long
 
 
@@ -35,7 +36,9 @@ def cache_folder() -> Path:
     package = Path(__file__).parent
     digest = hashlib.sha256()
     for source in sorted(package.rglob("*.py")):
-        digest.update(str(source.relative_to(package)).encode() + b"\0" + source.read_bytes())
+        text = source.read_bytes()
+        if b"nvlenv.kernel" in text or source.relative_to(package).as_posix() in CONSTANTS:
+            digest.update(source.name.encode() + b"\0" + text)
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nvlenv"
     folder = base / f"kernels-{digest.hexdigest()[:16]}"
     if not folder.exists():

@@ -29,7 +29,11 @@ class NVL72VecEnv(VecEnv):
     """
 
     def __init__(
-        self, scenarios: Scenario | Sequence[Scenario], n_envs: int, seed: int | Sequence[int] = 0, stagger: bool = False
+        self,
+        scenarios: Scenario | Sequence[Scenario],
+        n_envs: int,
+        seed: int | Sequence[int] = 0,
+        stagger: bool = False,
     ) -> None:
         self.batch = Batch(scenarios, n_envs, np.random.SeedSequence(seed), stagger)
         self.render_mode = "rgb_array"
@@ -65,7 +69,7 @@ class NVL72VecEnv(VecEnv):
         self._episode_reward += b.reward
         self._episode_steps += 1
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
-        for i in np.flatnonzero(dones):
+        for i in np.flatnonzero(dones).tolist():
             infos[i] = self._finish(i)
         return self._observation(), rewards, dones, infos
 

@@ -1,12 +1,16 @@
-"""Scenarios that the tests of the environment share."""
+"""Scenarios that the tests of the environment share, and how hypothesis runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
+from hypothesis import settings
 
 from nvlenv.scenario import Scenario, load_scenario
+
+settings.register_profile("kernels", deadline=None)  # the first example may wait for the compiler
+settings.load_profile("kernels")
 
 # Four racks, two days, many heroes of half the cluster: everything happens within a few hundred decisions.
 SMALL = (

@@ -17,11 +17,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nvlenv.engine.inference import Weights, Work, best_action, compute_logits, shapes, work_space
+from nvlenv.engine.inference import Weights, Work, infer, shapes, work_space
 from nvlenv.errors import InputError
 from nvlenv.files import written_whole
-from nvlenv.kernel import compiled
-from nvlenv.observation import CLUSTER_FEATURES, JOB_FEATURES, RACK_FEATURES, SCHEMA_VERSION, observe
+from nvlenv.kernel import compiled, kernel
+from nvlenv.observation import (
+    CLUSTER_FEATURES,
+    JOB_FEATURES,
+    N_CLUSTER,
+    N_JOB,
+    N_RACK,
+    RACK_FEATURES,
+    SCHEMA_VERSION,
+    observe,
+)
 from nvlenv.simulator.scan import advance, step
 from nvlenv.types import Action, Decision
 
@@ -32,6 +41,7 @@ FORMAT = "nvlenv-policy"
 FORMAT_VERSION = 1
 LARGEST = 64 * 2**20  # bytes, unpacked: a policy of this kind has some hundred thousand
 WIDEST = 1024  # hidden units
+SCHEMA_PARTS = ("racks", "job", "cluster", "actions")  # lists of names in the schema
 Arrays = dict[str, NDArray[np.float64]]
 
 
@@ -59,11 +69,18 @@ def save_policy(path: str | Path, arrays: Arrays, manifest: dict[str, Any] | Non
     """Write a policy file, whole or not at all. `manifest` adds what is worth knowing: training, metrics, licence."""
     arrays = {name: np.ascontiguousarray(array, "<f8") for name, array in arrays.items()}
     _check_arrays(path, arrays)
-    head = {**(manifest or {}), "format": FORMAT, "format_version": FORMAT_VERSION, "schema": schema()}
-    head["sha256"] = fingerprint(arrays)
+    head = {
+        **(manifest or {}),
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "schema": schema(),
+        "hidden": arrays["in_bias"].size,
+        "sha256": fingerprint(arrays),
+    }
     text = np.frombuffer(json.dumps(head, sort_keys=True).encode(), np.uint8)
+    contents: dict[str, Any] = {"manifest": text, **arrays}
     with written_whole(path) as part, part.open("wb") as file:
-        np.savez(file, manifest=text, **arrays)
+        np.savez(file, **contents)
 
 
 def read_policy_file(path: str | Path) -> tuple[Arrays, dict[str, Any]]:
@@ -71,9 +88,8 @@ def read_policy_file(path: str | Path) -> tuple[Arrays, dict[str, Any]]:
     path = Path(path)
     if not path.is_file():
         raise InputError(path, "", "no such file" if not path.exists() else "not a file", "a policy file (.npz)")
-    contents = _read_archive(path)
-    manifest = _read_manifest(path, contents.pop("manifest", None))
-    arrays = {name: array.astype(np.float64) for name, array in contents.items() if array.dtype.kind == "f"}
+    arrays = _read_archive(path)
+    manifest = _read_manifest(path, arrays.pop("manifest", None))
     _check_schema(path, manifest.get("schema"))
     _check_arrays(path, arrays)
     if manifest.get("sha256") != fingerprint(arrays):
@@ -87,8 +103,8 @@ def _read_archive(path: Path) -> dict[str, NDArray[Any]]:
             size = sum(entry.file_size for entry in archive.infolist())
             if size > LARGEST:
                 raise InputError(path, "", f"{size} bytes unpacked", f"at most {LARGEST}")
-            if archive.testzip() is not None:
-                raise InputError(path, archive.testzip() or "", "a damaged entry", "a file as it was written")
+            if (damaged := archive.testzip()) is not None:
+                raise InputError(path, damaged, "a damaged entry", "a file as it was written")
         with np.load(path, allow_pickle=False) as data:
             return {name: data[name] for name in data.files}
     except InputError:
@@ -100,7 +116,7 @@ def _read_archive(path: Path) -> dict[str, NDArray[Any]]:
 
 def _read_manifest(path: Path, text: NDArray[Any] | None) -> dict[str, Any]:
     if text is None or text.dtype != np.uint8 or text.ndim != 1:
-        raise InputError(path, "manifest", "none", f"the manifest of a {FORMAT} file")
+        raise InputError(path, "manifest", "none" if text is None else f"an array of {text.dtype}", f"{FORMAT}'s JSON")
     try:
         manifest = json.loads(text.tobytes())
     except ValueError:
@@ -115,29 +131,34 @@ def _read_manifest(path: Path, text: NDArray[Any] | None) -> dict[str, Any]:
 
 def _check_schema(path: Path, found: Any) -> None:
     """Refuse a file made for other observations, and say which features differ."""
-    expected = schema()
-    if found == expected:
+    ours = schema()
+    if found == ours:
         return
     if not isinstance(found, dict):
         raise InputError(path, "schema", repr(found), f"version {SCHEMA_VERSION}")
-    for part in ("racks", "job", "cluster", "actions"):
-        theirs, ours = found.get(part), expected[part]
-        if theirs != ours:
-            theirs = theirs if isinstance(theirs, list) else []
-            gone, new = [n for n in theirs if n not in ours], [n for n in ours if n not in theirs]
-            what = f"unknown features {gone}, missing features {new}" if gone or new else "features in another order"
-            raise InputError(path, f"schema.{part}", f"{what} (version {found.get('version')})", f"version {SCHEMA_VERSION}")
-    raise InputError(path, "schema.version", found.get("version"), str(SCHEMA_VERSION))
+    differing = [part for part in SCHEMA_PARTS if found.get(part) != ours[part]]
+    differences = [f"{part}: {_difference(found.get(part), ours[part])}" for part in differing]
+    what = "; ".join([f"version {found.get('version')}", *differences])
+    raise InputError(path, "schema", what, f"the features of version {SCHEMA_VERSION}")
+
+
+def _difference(theirs: Any, ours: list[str]) -> str:
+    names = theirs if isinstance(theirs, list) else []
+    unknown, missing = [n for n in names if n not in ours], [n for n in ours if n not in names]
+    parts = [f"{what} {who}" for what, who in (("unknown", unknown), ("missing", missing)) if who]
+    return " and ".join(parts) or "another order"
 
 
 def _check_arrays(path: str | Path, arrays: Arrays) -> None:
-    hidden = arrays["in_bias"].size if "in_bias" in arrays else 0
-    expected = shapes(hidden)
-    if not 1 <= hidden <= WIDEST or set(arrays) != set(expected):
-        raise InputError(path, "arrays", sorted(arrays), f"{sorted(expected)}")
-    for name, shape in expected.items():
-        if arrays[name].shape != shape:
-            raise InputError(path, name, f"shape {arrays[name].shape}", f"shape {shape}")
+    if set(arrays) != set(Weights._fields):
+        raise InputError(path, "arrays", _difference(list(arrays), list(Weights._fields)), "the arrays of a policy")
+    hidden = arrays["in_bias"].size
+    if not 1 <= hidden <= WIDEST:
+        raise InputError(path, "in_bias", f"{hidden} hidden units", f"1 to {WIDEST}")
+    for name, shape in shapes(hidden).items():
+        if arrays[name].shape != shape or arrays[name].dtype != np.float64:
+            found = f"{arrays[name].dtype} of shape {arrays[name].shape}"
+            raise InputError(path, name, found, f"float64 of shape {shape}")
         if not np.isfinite(arrays[name]).all():
             raise InputError(path, name, "a number that is not finite", "finite numbers")
 
@@ -146,16 +167,13 @@ def _check_arrays(path: str | Path, arrays: Arrays) -> None:
 def _play(sim, weights, work):
     alive = advance(sim)
     while alive:
-        observe(sim, work.racks, work.job, work.cluster)
-        compute_logits(weights, work)
-        alive = step(sim, best_action(work.logits, sim.mask))
+        alive = step(sim, _decide(sim, weights, work))
 
 
-@compiled
+@kernel
 def _decide(sim, weights, work):
     observe(sim, work.racks, work.job, work.cluster)
-    compute_logits(weights, work)
-    return best_action(work.logits, sim.mask)
+    return infer(weights, work, sim.mask)
 
 
 @compiled
@@ -164,13 +182,12 @@ def _decide_batch(weights, work, racks, job, cluster, masks, actions):
         work.racks[:] = racks[i]
         work.job[:] = job[i]
         work.cluster[:] = cluster[i]
-        compute_logits(weights, work)
-        actions[i] = best_action(work.logits, masks[i])
+        actions[i] = infer(weights, work, masks[i])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LearnedPolicy:
-    """A learned policy with the one policy signature; needs NumPy and numba only."""
+    """A learned policy with the one policy signature; needs NumPy and numba only. Threads may share it."""
 
     arrays: Arrays = field(repr=False)
     manifest: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -204,8 +221,13 @@ class LearnedPolicy:
         masks: NDArray[np.bool_],
     ) -> NDArray[np.int64]:
         """Actions (N,) for recorded observations (N, R, F), (N, J), (N, C) and masks (N, 2R + 2)."""
-        actions = np.zeros(len(racks), np.int64)
-        _decide_batch(self.weights, self._work(racks.shape[1]), racks, job, cluster, masks, actions)
+        n, r, _ = racks.shape
+        expected = {"racks": (n, r, N_RACK), "job": (n, N_JOB), "cluster": (n, N_CLUSTER), "masks": (n, 2 * r + 2)}
+        for name, array in zip(expected, (racks, job, cluster, masks), strict=True):
+            if array.shape != expected[name]:
+                raise InputError("act_batch", name, f"shape {array.shape}", f"shape {expected[name]}")
+        actions = np.zeros(n, np.int64)
+        _decide_batch(self.weights, self._work(r), racks, job, cluster, masks, actions)
         return actions
 
 

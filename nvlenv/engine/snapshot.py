@@ -5,24 +5,26 @@
 (2, 2)
 
 `load_snapshot` reads files: `kubectl get nodes,pods -A -o json` with Kueue's objects beside it, Slurm's topology with
-`sinfo` or `scontrol show node`, or the project's own JSON. `as_json` writes that last one.
+`sinfo` or `scontrol show node`, or the project's own JSON, which `as_json` writes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from enum import StrEnum
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from nvlenv.errors import InputError
 from nvlenv.policies.kueue.types import Taint
-from nvlenv.topology import SEPARATOR, cluster_from_nodes, levels_to_rack
+from nvlenv.topology import SEPARATOR, cluster_from_nodes
 from nvlenv.types import ClusterSpec, QueueSpec
 
 UNLIMITED = 2**63 - 1  # of a resource that the source says nothing about: it never keeps a pod away
+MAX_GPUS_PER_NODE = 1024
 FORMAT = "nvlenv-cluster/1"
 
 
@@ -33,7 +35,7 @@ class NodeState(StrEnum):
 
 
 class Resources(NamedTuple):
-    """An amount of everything that keeps a pod off a node."""
+    """An amount of everything of which a node can have too little."""
 
     gpus: int
     cpu: int  # milli-cores
@@ -54,10 +56,6 @@ class Node:
     state: NodeState = NodeState.UP
     taints: tuple[Taint, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)  # all of them, for node selectors
-
-    @property
-    def capacity(self) -> Resources:
-        return Resources(self.gpus, self.cpu, self.memory, self.pods)
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ class Job:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Names of its nodes, in order, each once."""
+        """Names of its nodes, sorted, each once."""
         return tuple(sorted({pod.node for pod in self.pods}))
 
 
@@ -121,14 +119,12 @@ class ClusterSnapshot:
     queues: tuple[QueueSpec, ...] = ()
     local_queues: Mapping[str, str] = field(default_factory=dict)  # "namespace/name" -> ClusterQueue
     notes: tuple[str, ...] = ()  # what the reader had to decide or leave out, for people
-    source: str = "cluster"  # the files it was read from
+    source: str = field(default="cluster", compare=False)  # the files it was read from
 
     def cluster_spec(self, nvlink: float = 900.0, network: float = 50.0) -> ClusterSpec:
         """The cluster as the simulator sees it; failed nodes count as cordoned. Bandwidths in GB/s."""
-        rows = [
-            (dict(zip(self.levels, node.path, strict=True)), node.gpus, node.state != NodeState.UP)
-            for node in self.nodes
-        ]
+        labels = (dict(zip(self.levels, node.path, strict=True)) for node in self.nodes)
+        rows = [(own, node.gpus, node.state != NodeState.UP) for own, node in zip(labels, self.nodes, strict=True)]
         return cluster_from_nodes(self.levels, rows, self.nvlink_level, nvlink, network, self.source)
 
     def rack_of(self, node: Node) -> str:
@@ -136,22 +132,15 @@ class ClusterSnapshot:
         return SEPARATOR.join(node.path[: self.levels.index(self.nvlink_level) + 1])
 
     def free(self) -> dict[str, Resources]:
-        """What each node has left, in the order of the nodes; verification pods hold nothing, no amount is negative."""
-        taken = self._taken
-        return {
-            node.name: Resources(*(max(0, have - used) for have, used in zip(node.capacity, taken[node.name], strict=True)))
-            for node in self.nodes
-        }
+        """What each node has left, by name in the order of the nodes.
+
+        Verification pods hold nothing, an overcommitted node has 0 left, and its state plays no part.
+        """
+        return dict(self._free)
 
     def free_gpus(self) -> dict[str, int]:
         """GPUs of each node without a pod, whatever state the node is in."""
-        return {name: free.gpus for name, free in self.free().items()}
-
-    def unreachable_gpus(self, pod_cpu: int = 0, pod_memory: int = 0, pod_gpus: int | None = None) -> dict[str, int]:
-        """Idle GPUs of each node that no GPU pod can get; see `unreachable`."""
-        result = dict.fromkeys((node.name for node in self.nodes), 0)
-        result.update({found.node: found.gpus for found in self.unreachable(pod_cpu, pod_memory, pod_gpus)})
-        return result
+        return {name: free.gpus for name, free in self._free.items()}
 
     def unreachable(
         self, pod_cpu: int = 0, pod_memory: int = 0, pod_gpus: int | None = None
@@ -165,38 +154,157 @@ class ClusterSnapshot:
         """
         found = []
         for node in self.nodes:
-            free = self.free()[node.name] if False else self._free[node.name]
-            if node.state != NodeState.UP:
-                lost, reason = free.gpus, str(node.state)
-            else:
-                room = {"cpu": _fits(free.cpu, pod_cpu), "memory": _fits(free.memory, pod_memory), "pods": free.pods}
-                reason = min(room, key=lambda name: room[name])
-                lost = max(0, free.gpus - room[reason] * (pod_gpus or max(1, free.gpus)))
+            free = self._free[node.name]
+            room = {
+                "cpu": free.cpu // pod_cpu if pod_cpu else UNLIMITED,
+                "memory": free.memory // pod_memory if pod_memory else UNLIMITED,
+                "pods": free.pods,
+            }
+            reason = min(room, key=lambda name: room[name]) if node.state == NodeState.UP else str(node.state)
+            lost = max(0, free.gpus - room.get(reason, 0) * (pod_gpus or free.gpus))
             if lost:
                 found.append(Unreachable(node.name, lost, reason, self._largest_holder(node.name, reason)))
         return tuple(found)
 
-    def unreachable_report(
-        self, pod_cpu: int = 0, pod_memory: int = 0, pod_gpus: int | None = None
-    ) -> tuple[str, ...]:
+    def unreachable_gpus(self, pod_cpu: int = 0, pod_memory: int = 0, pod_gpus: int | None = None) -> dict[str, int]:
+        """GPUs that `unreachable` finds on each node, 0 where it finds none."""
+        found = {lost.node: lost.gpus for lost in self.unreachable(pod_cpu, pod_memory, pod_gpus)}
+        return {node.name: found.get(node.name, 0) for node in self.nodes}
+
+    def unreachable_report(self, pod_cpu: int = 0, pod_memory: int = 0, pod_gpus: int | None = None) -> tuple[str, ...]:
         """`unreachable` in words, the largest loss first.
 
-        For example "job etl: 256 idle GPUs unreachable for want of cpu, on 64 nodes in 9 of 12 racks".
+        For example "256 idle GPUs unreachable: job batch/job/etl leaves too little cpu on 64 nodes in 9 of 12 racks".
         """
         racks = {node.name: self.rack_of(node) for node in self.nodes}
-        groups: dict[tuple[str, str], list[Unreachable]] = {}
-        for found in self.unreachable(pod_cpu, pod_memory, pod_gpus):
-            groups.setdefault((found.job, found.reason), []).append(found)
+        groups: dict[str, list[Unreachable]] = {}
+        for lost in self.unreachable(pod_cpu, pod_memory, pod_gpus):
+            culprit = f"job {lost.job} leaves" if lost.job else "the node has"
+            why = f"{culprit} too little {lost.reason}" if lost.reason in Resources._fields else lost.reason
+            groups.setdefault(why, []).append(lost)
         lines = []
-        for (job, reason), members in sorted(groups.items(), key=lambda item: -sum(m.gpus for m in item[1])):
-            gpus, touched = sum(m.gpus for m in members), len({racks[m.node] for m in members})
-            why = f"for want of {reason}" if reason in Resources._fields else f"on {reason} nodes"
-            lines.append(
-                f"{f'job {job}: ' if job else ''}{gpus} idle GPUs unreachable {why}, "
-                f"on {len(members)} nodes in {touched} of {len(set(racks.values()))} racks"
-            )
-        return tuple(lines)
+        for why, members in groups.items():
+            gpus, touched = sum(lost.gpus for lost in members), {racks[lost.node] for lost in members}
+            where = f"on {len(members)} nodes in {len(touched)} of {len(set(racks.values()))} racks"
+            lines.append((gpus, f"{gpus} idle GPUs unreachable: {why} {where}"))
+        return tuple(line for _, line in sorted(lines, key=lambda entry: -entry[0]))
 
     def as_json(self) -> dict[str, Any]:
-        """The snapshot in the project's own format; `parse_snapshot` of its JSON text gives an equal snapshot."""
+        """The snapshot in the project's own format; reading its JSON text gives an equal snapshot."""
         return {"format": FORMAT, **_plain(self)}
+
+    @cached_property
+    def _held(self) -> dict[str, list[tuple[str, Resources]]]:
+        """Job and amount of every pod that counts, by node."""
+        held: dict[str, list[tuple[str, Resources]]] = {node.name: [] for node in self.nodes}
+        for job in self.jobs:
+            for pod in () if job.verification else job.pods:
+                held[pod.node].append((job.id, Resources(pod.gpus, pod.cpu, pod.memory, 1)))
+        return held
+
+    @cached_property
+    def _free(self) -> dict[str, Resources]:
+        free = {}
+        for node in self.nodes:
+            taken = [amount for _, amount in self._held[node.name]]
+            have = Resources(node.gpus, node.cpu, node.memory, node.pods)
+            used = (sum(column) for column in zip(*taken, strict=True)) if taken else (0, 0, 0, 0)
+            free[node.name] = Resources(*(max(0, all_ - out) for all_, out in zip(have, used, strict=True)))
+        return free
+
+    def _largest_holder(self, node: str, resource: str) -> str:
+        """The job that holds most of a resource of a node; empty if none does, or if it is no resource."""
+        totals: dict[str, int] = {}
+        for job, amount in self._held[node] if resource in Resources._fields else ():
+            totals[job] = totals.get(job, 0) + getattr(amount, resource)
+        return max(totals, key=lambda job: totals[job], default="")
+
+
+def make_snapshot(
+    where: str,
+    levels: Sequence[str],
+    nvlink_level: str,
+    nodes: Iterable[Node],
+    jobs: Iterable[Job] = (),
+    queues: Iterable[QueueSpec] = (),
+    local_queues: Mapping[str, str] | None = None,
+    notes: Iterable[str] = (),
+) -> ClusterSnapshot:
+    """A snapshot with its nodes in the order of `cluster_spec()` and its jobs by id.
+
+    Raises `InputError` for what would make it ambiguous: two nodes, hosts, jobs or queues of one name, a node without
+    a value for a level, a pod on a node that is not there.
+    """
+    rack = levels.index(nvlink_level) if nvlink_level in levels else len(levels)
+    ordered = tuple(sorted(nodes, key=lambda node: (node.path[: rack + 1], node.path[-1:])))
+    sorted_jobs = tuple(sorted(jobs, key=lambda job: job.id))
+    sorted_queues = tuple(sorted(queues, key=lambda queue: queue.name))
+    _check_names(where, "node", [node.name for node in ordered])
+    _check_names(where, "job", [job.id for job in sorted_jobs])
+    _check_names(where, "queue", [queue.name for queue in sorted_queues])
+    names = {node.name for node in ordered}
+    for node in ordered:
+        if len(node.path) != len(levels):
+            raise InputError(where, f"node {node.name}, path", list(node.path), f"a value for each of {list(levels)}")
+        if not 1 <= node.gpus <= MAX_GPUS_PER_NODE:
+            raise InputError(where, f"node {node.name}, gpus", node.gpus, f"1 to {MAX_GPUS_PER_NODE} GPUs")
+    for job in sorted_jobs:
+        stray = next((pod.node for pod in job.pods if pod.node not in names), None)
+        if stray is not None or not job.pods:
+            found = "no pods" if stray is None else f"a pod on {stray!r}"
+            raise InputError(where, f"job {job.id}, pods", found, "pods on nodes of the cluster")
+    snapshot = ClusterSnapshot(
+        tuple(levels), nvlink_level, ordered, sorted_jobs, sorted_queues, dict(local_queues or {}), tuple(notes), where
+    )
+    snapshot.cluster_spec()  # holds every rule about labels and names
+    return snapshot
+
+
+def load_snapshot(*paths: str | Path, **options: Any) -> ClusterSnapshot:
+    """The cluster that these files describe together, e.g. `load_snapshot("topology.conf", "sinfo.txt")`.
+
+    `options` are those of `nvlenv.engine.importers.cluster.Options`: `levels`, `nvlink_level`, `skip_unlabelled`, ...
+    Raises `InputError` for a file that cannot be read or understood.
+    """
+    from nvlenv.engine.importers.document import read_file
+
+    return _read([(str(path), read_file(path)) for path in paths], options)
+
+
+def parse_snapshot(text: str, where: str = "cluster", **options: Any) -> ClusterSnapshot:
+    """The cluster that one text describes; otherwise as `load_snapshot`."""
+    return _read([(where, text)], options)
+
+
+def _read(texts: list[tuple[str, str]], options: Mapping[str, Any]) -> ClusterSnapshot:
+    from nvlenv.engine.importers.cluster import Options, read_cluster  # they need the types above
+
+    return read_cluster(texts, Options(**options))
+
+
+def _check_names(where: str, kind: str, names: Sequence[str]) -> None:
+    if "" in names:
+        raise InputError(where, kind, "one without a name", "a name")
+    double = next((name for name, following in pairwise(sorted(names)) if name == following), None)
+    if double is not None:
+        raise InputError(where, f"{kind} {double}", "two of this name", "one")
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses as mappings without the fields that have their default."""
+    if hasattr(value, "__dataclass_fields__"):
+        kind: Any = type(value)
+        defaults = _defaults(kind)
+        return {name: _plain(getattr(value, name)) for name in defaults if getattr(value, name) != defaults[name]}
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(entry) for entry in value]
+    return str(value) if isinstance(value, StrEnum) else value
+
+
+@cache
+def _defaults(kind: Any) -> dict[str, Any]:
+    """The default of each field that takes part in comparisons; MISSING where there is none."""
+    compared = [f for f in fields(kind) if f.compare]
+    return {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in compared}

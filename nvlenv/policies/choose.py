@@ -1,24 +1,75 @@
-"""A composed heuristic decides: fill, else the best allowed rack, else open, else hold."""
+"""A composed heuristic decides: wait for one domain, else fill, else the best allowed rack, else open, else hold."""
 
 from __future__ import annotations
 
 from nvlenv.kernel import kernel
 from nvlenv.policies import packing as rules
-from nvlenv.policies.opening import cheapest_open, hero_open
+from nvlenv.policies.fgd import rack_fgd
+from nvlenv.policies.opening import cheapest_open, open_by_rule
 from nvlenv.policies.packing import part_here
-from nvlenv.policies.reservation import breaks_ready_rack, holds_back, outlasts_hero
-from nvlenv.policies.rule import NO_OPEN, OPEN_HERO, PACKINGS
-from nvlenv.simulator.outlook import refresh
+from nvlenv.policies.reservation import is_kept, reservation_size, what_is_kept
+from nvlenv.policies.rule import PACKINGS
+from nvlenv.policies.slurm_block import block_of_job, slurm_block
+from nvlenv.policies.spreading import may_fill, tight_part, waits_for_domain
+from nvlenv.simulator.outlook import refresh_for
 
 RANDOM, FIRST_FIT = PACKINGS.index("random"), PACKINGS.index("first-fit")
 LEAST, MOST = PACKINGS.index("least-allocated"), PACKINGS.index("most-allocated")
 HIERARCHICAL, ANCHOR = PACKINGS.index("hierarchical-best-fit"), PACKINGS.index("anchor-loss")
-LIFETIME = PACKINGS.index("lifetime")
+LIFETIME, FGD = PACKINGS.index("lifetime"), PACKINGS.index("rack-fgd")
+SLURM = PACKINGS.index("slurm-block")
 
 
 @kernel
-def _keys(sim, rule, r):
-    """The two keys of rack r under the packing rule; smaller is better."""
+def choose(sim, rule):
+    """The action of a composed heuristic for the decision at hand. Where `hold` is illegal, nothing is kept."""
+    hold = 2 * len(sim.racks) + 1
+    may_hold = sim.mask[hold]
+    if rule.easy == 1 or rule.packing == LIFETIME:
+        refresh_for(sim, reservation_size(sim, rule))
+    if may_hold and waits_for_domain(sim, rule):
+        return hold
+    kept = what_is_kept(sim, rule) if may_hold else (False, False)
+    if rule.fill == 1 and may_fill(sim, rule, kept):
+        return 2 * len(sim.racks)
+    best = _best_rack(sim, rule, kept)
+    if best >= 0:
+        return best
+    opened = open_by_rule(sim, rule)
+    if opened < 0 and not may_hold:
+        opened = len(sim.racks) + cheapest_open(sim)
+    return opened if opened >= 0 else hold
+
+
+@kernel
+def _best_rack(sim, rule, kept):
+    """The allowed rack with the smallest keys, the lower index on ties; -1: none.
+
+    Of a spread, each rack takes as much as it can, and the largest part goes first; with `tight`, the smallest one that
+    does not cost another rack.
+    """
+    tight = rule.tight == 1 and sim.clock[0].reach > 0
+    enough = tight_part(sim, rule, kept) if tight else 0
+    block = block_of_job(sim) if rule.packing == SLURM else (0, 0)
+    best, best_part, best_a, best_b = -1, 0, 0.0, 0.0
+    for r in range(len(sim.racks)):
+        part = part_here(sim, r)
+        if not sim.mask[r] or is_kept(sim, rule, kept, r, part):
+            continue
+        if tight:
+            if part < enough:
+                continue
+            part = -part
+        a, b = _keys(sim, rule, block, r)
+        better = part > best_part or (part == best_part and (a < best_a or (a == best_a and b < best_b)))
+        if best < 0 or better:
+            best, best_part, best_a, best_b = r, part, a, b
+    return best
+
+
+@kernel
+def _keys(sim, rule, block, r):
+    """The two keys of rack r under the packing rule; smaller is better. `block`: slurm_block.block_of_job."""
     if rule.packing == RANDOM:
         return rules.random_key(sim, r, rule.seed)
     if rule.packing == FIRST_FIT:
@@ -33,40 +84,8 @@ def _keys(sim, rule, r):
         return rules.anchor_loss(sim, r)
     if rule.packing == LIFETIME:
         return rules.lifetime(sim, r)
+    if rule.packing == FGD:
+        return rack_fgd(sim, r)
+    if rule.packing == SLURM:
+        return slurm_block(sim, r, block[0], block[1])
     return rules.best_fit(sim, r)
-
-
-@kernel
-def _best_rack(sim, rule, no_reserved, no_breaking):
-    """The allowed rack with the smallest keys; -1: none. A spread takes as much as it can in each rack."""
-    best, best_part, best_a, best_b = -1, 0, 0.0, 0.0
-    for r in range(len(sim.racks)):
-        if not sim.mask[r] or (no_reserved and sim.racks[r].reserved == 1):
-            continue
-        if no_breaking and breaks_ready_rack(sim, r):
-            continue
-        part = part_here(sim, r)
-        a, b = _keys(sim, rule, r)
-        better = part > best_part or (part == best_part and (a < best_a or (a == best_a and b < best_b)))
-        if best < 0 or better:
-            best, best_part, best_a, best_b = r, part, a, b
-    return best
-
-
-@kernel
-def choose(sim, rule):
-    """The action of a composed heuristic for the decision at hand."""
-    racks = len(sim.racks)
-    if rule.easy == 1 or rule.packing == LIFETIME:
-        refresh(sim)
-    no_reserved = rule.easy == 1 and outlasts_hero(sim)
-    no_breaking = holds_back(sim, rule)
-    if rule.fill == 1 and sim.mask[2 * racks] and not no_reserved:
-        return 2 * racks
-    best = _best_rack(sim, rule, no_reserved, no_breaking)
-    if best >= 0:
-        return best
-    opened = -1
-    if rule.open != NO_OPEN:
-        opened = hero_open(sim) if rule.open == OPEN_HERO else cheapest_open(sim)
-    return opened if opened >= 0 else 2 * racks + 1

@@ -18,12 +18,12 @@ def part_here(sim, r):
 
 
 @kernel
-def nodes_taken(sim, r):
-    """Whole nodes that rack r would lose; sub-node pods go to part-used nodes first."""
+def nodes_taken(sim, r, pods):
+    """Whole nodes that rack r would lose to so many pods of the job at hand; sub-node pods go to part-used nodes first."""
     g, p = sim.cap.shape[1] - 1, sim.jobs[sim.clock[0].current].pod_gpus
     per_node = g // p
     in_part = sim.cap[r, p] - sim.cap[r, g] * per_node
-    return -(-max(0, part_here(sim, r) - in_part) // per_node)
+    return -(-max(0, pods - in_part) // per_node)
 
 
 @kernel
@@ -58,7 +58,7 @@ def hierarchical_best_fit(sim, r):
 def anchor_loss(sim, r):
     """Lexicographic loss of 16-, 8- and 4-node slots, then best fit."""
     whole = sim.cap[r, sim.cap.shape[1] - 1]
-    after = whole - nodes_taken(sim, r)
+    after = whole - nodes_taken(sim, r, part_here(sim, r))
     loss = 0.0
     for size in (16, 8, 4):
         loss = loss * 64.0 + (whole // size - after // size)

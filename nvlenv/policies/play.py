@@ -8,9 +8,7 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 from nvlenv.kernel import compiled
-
 from nvlenv.policies.choose import choose
-from nvlenv.policies.rule import OPEN_HERO
 from nvlenv.simulator.scan import advance, step
 from nvlenv.simulator.state import Sim
 from nvlenv.types import ActionLayout, Decision, Policy
@@ -26,7 +24,6 @@ class Player(Protocol):
 @compiled
 def play_rule(sim, rule):
     """Play an episode to its end with a composed heuristic. Returns the number of decisions."""
-    sim.clock[0].evict_whole_rack = int(rule.open == OPEN_HERO)
     decisions = 0
     alive = advance(sim)
     while alive:

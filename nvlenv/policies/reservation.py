@@ -1,7 +1,8 @@
 """Modifiers that keep racks for heroes: which racks a job may not use now.
 
-easy: EASY backfilling for racks (Lifka 1995, see `nvlenv.simulator.outlook.refresh`): a job may use racks reserved for
-the oldest waiting hero only if it ends, by its estimate, before the hero could start.
+easy: EASY backfilling for racks (Lifka 1995, see `nvlenv.simulator.outlook`): a job may use racks reserved for the
+oldest waiting hero only if it ends, by its estimate, before the hero could start; with `spare`, as in EASY's second
+rule, also if enough nodes of the rack are left for the hero.
 
 hold: a small job may not break a hero-ready rack (one with a free standard slice) when few of those are left, unless
 it has waited long enough.
@@ -11,6 +12,22 @@ from __future__ import annotations
 
 from nvlenv.kernel import kernel
 from nvlenv.policies.packing import nodes_taken
+from nvlenv.simulator.occupancy import tightest_node
+from nvlenv.simulator.outlook import predicted_end
+
+
+@kernel
+def waited(sim):
+    """Hours that the job at hand has waited in all."""
+    job = sim.jobs[sim.clock[0].current]
+    return job.waited + sim.clock[0].now - job.queued
+
+
+@kernel
+def reservation_size(sim, rule):
+    """GPUs from which on a waiting job has racks reserved."""
+    c = sim.clock[0]
+    return int(rule.easy_share * c.capacity) if rule.easy_share > 0.0 else c.hero_gpus
 
 
 @kernel
@@ -22,7 +39,30 @@ def outlasts_hero(sim):
 
 
 @kernel
-def ready_racks(sim):
+def holds_back(sim, rule):
+    """True if the hold rule applies to the job at hand: hero-ready racks are scarce, and it is small and young."""
+    if rule.hold_racks == 0 or sim.jobs[sim.clock[0].current].gpus > rule.hold_nodes * (sim.cap.shape[1] - 1):
+        return False
+    return waited(sim) < rule.hold_hours and _ready_racks(sim) <= rule.hold_racks
+
+
+@kernel
+def what_is_kept(sim, rule):
+    """Two flags for the job at hand: keep out of reserved racks; break no hero-ready rack."""
+    return rule.easy == 1 and outlasts_hero(sim), holds_back(sim, rule)
+
+
+@kernel
+def is_kept(sim, rule, kept, r, pods):
+    """True if so many pods of the job at hand may not go to rack r; `kept` from `what_is_kept`."""
+    reserved, ready = kept
+    if reserved and sim.racks[r].reserved == 1 and (rule.easy_spare == 0 or _delays_hero(sim, r, pods)):
+        return True
+    return ready and _breaks_ready_rack(sim, r, pods)
+
+
+@kernel
+def _ready_racks(sim):
     """Racks with a free standard slice."""
     count, g = 0, sim.cap.shape[1] - 1
     for r in range(len(sim.racks)):
@@ -31,17 +71,34 @@ def ready_racks(sim):
 
 
 @kernel
-def holds_back(sim, rule):
-    """True if the hold rule applies to the job at hand: hero-ready racks are scarce, and it is small and young."""
-    c, g = sim.clock[0], sim.cap.shape[1] - 1
-    job = sim.jobs[c.current]
-    small = job.gpus <= rule.hold_nodes * g
-    young = job.waited + c.now - job.queued < rule.hold_hours
-    return small and young and rule.hold_racks > 0 and ready_racks(sim) <= rule.hold_racks
+def _breaks_ready_rack(sim, r, pods):
+    """True if the pods take the rack's last free standard slice."""
+    whole, unit = sim.cap[r, sim.cap.shape[1] - 1], sim.clock[0].slice_nodes
+    return whole >= unit and whole - nodes_taken(sim, r, pods) < unit
 
 
 @kernel
-def breaks_ready_rack(sim, r):
-    """True if placing here takes the rack's last free standard slice."""
-    whole, unit = sim.cap[r, sim.cap.shape[1] - 1], sim.clock[0].slice_nodes
-    return whole >= unit and whole - nodes_taken(sim, r) < unit
+def _delays_hero(sim, r, pods):
+    """True if, with the pods there, too few nodes of rack r are free at the hero's start.
+
+    A single small pod costs what its node would give; several of them count as a node each, which is on the safe side.
+    """
+    p, g = sim.jobs[sim.clock[0].current].pod_gpus, sim.cap.shape[1] - 1
+    free = 0
+    for n in range(sim.racks[r].node0, sim.racks[r].node1):
+        free += int(_is_free_at_shadow(sim, n))
+    lost = int(_is_free_at_shadow(sim, tightest_node(sim, r, p))) if pods == 1 and p < g else pods
+    return free - lost < sim.clock[0].hero_nodes
+
+
+@kernel
+def _is_free_at_shadow(sim, n):
+    """True if node n is wholly free, by estimates, when the hero could start."""
+    c, g, node = sim.clock[0], sim.cap.shape[1] - 1, sim.nodes[n]
+    if node.blocked > 0 or node.gpus < g:
+        return False
+    for slot in range(n * g, n * g + g):
+        j = sim.gpu_job[slot]
+        if j >= 0 and (j == c.current or predicted_end(sim, j) > c.shadow):
+            return False
+    return True

@@ -41,6 +41,8 @@ from nvlenv.types import IntArray
 if TYPE_CHECKING:
     from nvlenv.simulator.state import Sim
 
+UP, CORDONED, FAILED, VERIFYING = NodeState
+
 
 @dataclass(frozen=True)
 class _Sizes:
@@ -158,14 +160,15 @@ def _draw_rack(
 
 def _draw_node(canvas: Canvas, sizes: _Sizes, y: int, x: int, state: int, gpus: IntArray) -> None:
     size, dot = sizes.gpu - 1, max(1, sizes.gpu // 3)
-    for k, klass in enumerate(gpus[gpus > NO_GPU]):
+    failed, cordoned, verifying = state == FAILED, state == CORDONED, state == VERIFYING
+    for k, klass in enumerate(gpus[gpus != NO_GPU].tolist()):
         left = x + k * sizes.gpu
         colour = PALETTE[klass % len(PALETTE)] if klass >= 0 else WHITE
-        rectangle(canvas, y, left, size, size, INK if state == NodeState.FAILED else colour)
-        if state == NodeState.VERIFYING:
+        rectangle(canvas, y, left, size, size, INK if failed else colour)
+        if verifying:
             middle = (size - dot) // 2
             rectangle(canvas, y + middle, left + middle, dot, dot, INK)
-        elif state == NodeState.CORDONED:
+        elif cordoned:
             hatch(canvas, y, left, size, size, GREY if klass < 0 else INK, max(3, sizes.gpu // 2))
 
 
@@ -204,8 +207,7 @@ def _draw_blocks(canvas: Canvas, sizes: _Sizes, y: int, left: int, sim: Sim, job
 def _draw_legend(canvas: Canvas, sizes: _Sizes) -> None:
     """One GPU in every state, and the marks of a rack."""
     y, x, size = sizes.queue + (sizes.classes + 2) * sizes.line, sizes.margin, sizes.gpu
-    names = {NodeState.UP: "free", NodeState.CORDONED: "cordoned", NodeState.FAILED: "failed"}
-    for state, name in {**names, NodeState.VERIFYING: "verifying"}.items():
+    for state, name in {UP: "free", CORDONED: "cordoned", FAILED: "failed", VERIFYING: "verifying"}.items():
         rectangle(canvas, y - 1, x - 1, size + 1, size + 1, PANEL)
         _draw_node(canvas, sizes, y, x, state, np.full(1, FREE_GPU, np.int32))
         x = _name_mark(canvas, sizes, y, x, name)

@@ -1,4 +1,4 @@
-"""What the future of each rack looks like from estimates: when it drains, when a slice of it is free, for whom it is kept.
+"""The future of each rack by estimates: when it drains, when a slice of it is free, for whom it is kept.
 
 Durations are never seen here, only estimates; a job that outlives its estimate is predicted to take half as long again.
 Outlooks are made on demand and kept until the occupancy of the rack changes or one of its jobs outlives its estimate.

@@ -16,7 +16,14 @@ from nvlenv.policies.play import play
 from nvlenv.scenario import load_scenario
 from nvlenv.types import Decision
 
-SMALL = ["cluster.racks=4", "episode.hours=48", "hero_share=0.5"]
+SMALL = [
+    "cluster.racks=4",
+    "episode.hours=48",
+    "hero_share=0.5",
+    "workload.classes.pre-training.sizes={64: 0.7, 128: 0.3}",
+    "workload.classes.hero.sizes={128: 0.5, 192: 0.5}",
+    "workload.classes.hero.share=0.03",
+]
 POLICIES = ["best-fit", "least-allocated", "best-fit+easy+open"]
 
 

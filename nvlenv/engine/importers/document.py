@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -74,11 +76,11 @@ class Field:
                 raise self.error("text as key", found=f"key {shown(key)}")
             yield key, Field(self.where, value, key, self)
 
-    def text(self, default: str | None = None) -> str:
-        """A non-empty text; without a default it must be there."""
+    def text(self, default: str | None = None, empty: bool = False) -> str:
+        """A text, not empty unless `empty`; without a default it must be there."""
         if self.value is None and default is not None:
             return default
-        if not isinstance(self.value, str) or not self.value:
+        if not isinstance(self.value, str) or not (self.value or empty):
             raise self.error("a text")
         return self.value
 
@@ -185,3 +187,12 @@ def _yaml_values(where: str, text: str, json_problem: str) -> list[Any]:
     if text.lstrip()[:1] in ("{", "["):
         raise InputError(where, "", f"broken JSON ({json_problem})", "JSON or YAML")
     raise InputError(where, f"line {mark.line + 1}" if mark else "", f"broken YAML ({problem})", "JSON or YAML")
+
+
+def read_file(path: str | Path) -> str:
+    """The text of a file; `-` is the standard input."""
+    try:
+        data = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(path, "", error.strerror or "an unreadable file", "a file that can be read") from None
+    return read_text(str(path), data)

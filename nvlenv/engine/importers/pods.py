@@ -79,15 +79,10 @@ def _resources(resources: Field, gpu_resource: str) -> Demand:
 def read_tolerations(spec: Field) -> tuple[Toleration, ...]:
     return tuple(
         Toleration(
-            key=entry["key"].text(""),
+            key=entry["key"].text("", empty=True),
             operator=entry["operator"].text("Equal"),
-            value=_text_or_empty(entry["value"]),
-            effect=_text_or_empty(entry["effect"]),
+            value=entry["value"].text("", empty=True),
+            effect=entry["effect"].text("", empty=True),
         )
         for entry in spec["tolerations"]
     )
-
-
-def _text_or_empty(field: Field) -> str:
-    """A text that kubectl may print as ""."""
-    return "" if field.value == "" else field.text("")

@@ -179,10 +179,10 @@ def _optimal_set(rooms: Sequence[Room], demand: Demand, profile: Profile, ordere
 def _after(state: tuple[int, int], room: Room) -> list[tuple[int, int]]:
     """States reached by picking the room, with the leader or without; none if nothing is left to place."""
     leaders, pods = state
-    if leaders <= 0 and pods <= 0:
+    if not leaders and pods <= 0:
         return []
     states = []
-    if leaders > 0 and room.leaders > 0:
+    if leaders and room.leaders:
         states.append((leaders - 1, pods - room.pods_led))
     if room.slices > 0:
         states.append((leaders, pods - room.pods))

@@ -31,23 +31,23 @@ class Need:
 class Profile:
     """BestFit (most slices first, tight last pick) or LeastFreeCapacity (fewest first).
 
-    Both prefer fewer pods at equal slices, then names. With `by_affinity`, preferred nodes come before all that.
+    Both prefer fewer pods at equal slices, then names. Preferred nodes come before all that; without the gate for them
+    all rooms are equally preferred.
     """
 
     best_fit: bool
-    by_affinity: bool
 
     def plain(self, rooms: Sequence[Room]) -> list[Room]:
-        sign = -1 if self.best_fit else 1
-        if self.by_affinity:
-            return sorted(rooms, key=lambda r: (-r.affinity, sign * r.slices, r.pods, r.domain.rank))
-        return sorted(rooms, key=lambda r: (sign * r.slices, r.pods, r.domain.rank))
+        def key(room: Room) -> tuple[int, int, int, int]:
+            return -room.affinity, self._rising(room.slices), room.pods, room.domain.rank
+
+        return sorted(rooms, key=key)
 
     def leader_first(self, rooms: Sequence[Room]) -> list[Room]:
-        sign = -1 if self.best_fit else 1
-        by_room = [(r.leaders, r.affinity if self.by_affinity else 0, r) for r in rooms]
-        ordered = sorted(by_room, key=lambda e: (-e[0], -e[1], sign * e[2].slices_led, e[2].pods_led, e[2].domain.rank))
-        return [room for _, _, room in ordered]
+        def key(room: Room) -> tuple[int, int, int, int, int]:
+            return -room.leaders, -room.affinity, self._rising(room.slices_led), room.pods_led, room.domain.rank
+
+        return sorted(rooms, key=key)
 
     def tightest(self, rooms: Sequence[Room], need: Need) -> Room:
         """The room that meets the need with the least to spare, the first of equals; the head if none does.
@@ -55,9 +55,11 @@ class Profile:
         Affinity goes before tightness: only the rooms as preferred as the head are looked at.
         """
         head = rooms[0]
-        if self.by_affinity:
-            rooms = list(takewhile(lambda room: room.affinity == head.affinity, rooms))
-        return min(filter(need.met_by, rooms), key=need.offer, default=head)
+        equals = takewhile(lambda room: room.affinity == head.affinity, rooms)
+        return min(filter(need.met_by, equals), key=need.offer, default=head)
+
+    def _rising(self, slices: int) -> int:
+        return -slices if self.best_fit else slices
 
 
 def leader_to_front(rooms: list[Room], need: Need) -> list[Room]:

@@ -36,9 +36,9 @@ def place(
     if not ground.tree.leaves:
         return Failure(f"no topology domains at level: {ground.tree.levels[demand.level]}")
     tolerations = (*workers.tolerations, *ground.tolerations)
-    by_affinity = ground.gates.respect_preferred_affinity
-    levels, exclusions = count_rooms(ground.tree, ground.free, demand, tolerations, by_affinity, within)
-    profile = Profile(best_fit=not (demand.unconstrained and ground.gates.mixed_profile), by_affinity=by_affinity)
+    respect_affinity = ground.gates.respect_preferred_affinity
+    levels, exclusions = count_rooms(ground.tree, ground.free, demand, tolerations, respect_affinity, within)
+    profile = Profile(best_fit=not (demand.unconstrained and ground.gates.mixed_profile))
     shares = _leaf_shares(levels, demand, profile, ground.gates)
     if isinstance(shares, Shortfall):
         return Failure(_not_fit(ground, levels, demand, shares, exclusions))

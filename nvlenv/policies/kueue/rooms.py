@@ -10,7 +10,7 @@ from nvlenv.policies.kueue.nodes import obstacle, preference
 from nvlenv.policies.kueue.tree import Domain, Tree
 from nvlenv.policies.kueue.types import PODS, Path, PodSet, Resources, Toleration
 
-MAX_COUNT = 2**31 - 1
+MAX_COUNT = 0x7FFFFFFF  # pods of one domain are 32-bit numbers
 
 Request = tuple[tuple[str, int], ...]  # resources of one pod, by name
 Levels = list[list["Room"]]  # rooms of every level, in the order of the tree's domains

@@ -40,11 +40,10 @@ def search(levels: Levels, demand: Demand, profile: Profile) -> Selection | Shor
 def _one_room(ordered: list[Room], need: Need, required: bool, profile: Profile) -> Room | None:
     """A room that holds everything.
 
-    BestFit looks at the head alone, since nothing offers more; but a head that is only preferred may be too small,
-    and a required placement then looks further. LeastFreeCapacity takes the first that holds everything.
+    BestFit looks at the head alone, which offers most; but preferred nodes may put a small room there, and a required
+    placement then looks further. LeastFreeCapacity takes the first room that holds everything.
     """
-    look_on = not profile.best_fit or (required and profile.by_affinity)
-    for index, room in enumerate(ordered if look_on else ordered[:1]):
+    for index, room in enumerate(ordered[:1] if profile.best_fit and not required else ordered):
         if need.met_by(room):
             return profile.tightest(ordered[index:], need) if profile.best_fit else room
     return None

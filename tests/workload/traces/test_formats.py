@@ -59,37 +59,32 @@ def write(tmp_path: Path) -> Write:
 
 
 def rows(trace: Trace) -> list[tuple[float, float, float, str, str, str]]:
-    return [
-        (
-            float(trace.submit_s[job]),
-            float(trace.gpus[job]),
-            float(trace.duration_s[job]),
-            trace.kind_names[trace.kind[job]],
-            trace.user_names[trace.user[job]],
-            trace.status_names[trace.status[job]],
+    labels = (
+        [names[code] for code in codes]
+        for codes, names in zip(
+            (trace.kind, trace.user, trace.status),
+            (trace.kind_names, trace.user_names, trace.status_names),
+            strict=True,
         )
-        for job in range(len(trace))
-    ]
+    )
+    return list(zip(*(c.tolist() for c in (trace.submit_s, trace.gpus, trace.duration_s)), *labels, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("acme_kalos.csv", "acme-kalos"),
-        ("acme_seren.csv", "acme-seren"),
-        ("helios_cluster_log.csv", "helios"),
-        ("philly_cluster_job_log.json", "philly"),
-        ("philly_rfold.csv", "philly-rfold"),
-        ("philly_sia.csv", "philly-sia"),
-        ("philly_2017oct_3000.csv.gz", "common"),
-        ("openb_pod_list.csv", "openb"),
-        ("pai_job_table.csv", "pai"),
-        ("pai_task_table.csv", "pai"),
-        ("swf_nasa.swf", "swf"),
-        ("swf_hpc2n.swf", "swf"),
-        ("swf_lublin.swf", "swf"),
-    ],
-)
+EXCERPTS = {
+    "acme_kalos.csv": "acme-kalos",
+    "acme_seren.csv": "acme-seren",
+    "helios_cluster_log.csv": "helios",
+    "philly_cluster_job_log.json": "philly",
+    "philly_rfold.csv": "philly-rfold",
+    "philly_sia.csv": "philly-sia",
+    "philly_2017oct_3000.csv.gz": "common",
+    "openb_pod_list.csv": "openb",
+    **{f"pai_{table}_table.csv": "pai" for table in ("job", "task")},
+    **{f"swf_{log}.swf": "swf" for log in ("nasa", "hpc2n", "lublin")},
+}
+
+
+@pytest.mark.parametrize(("name", "expected"), EXCERPTS.items())
 def test_every_excerpt_is_recognised_and_has_jobs(cases: Path, name: str, expected: str) -> None:
     trace = read_trace(cases / name)
     assert trace.report.format == expected
@@ -106,20 +101,8 @@ def test_handwritten_rows_are_recognised(write: Write, name: str) -> None:
     assert read_trace(write(HANDWRITTEN[name])).report.format == name
 
 
-def test_every_format_is_tested_here(cases: Path) -> None:
-    copied = {
-        "acme-kalos",
-        "acme-seren",
-        "helios",
-        "philly",
-        "philly-rfold",
-        "philly-sia",
-        "common",
-        "openb",
-        "pai",
-        "swf",
-    }
-    assert copied | set(HANDWRITTEN) | {"lingjun"} == set(format_names())
+def test_every_format_is_tested_here() -> None:
+    assert set(EXCERPTS.values()) | set(HANDWRITTEN) | {"lingjun"} == set(format_names())
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,271 @@
+"""Search for settings on the validation workloads. One command so far:
+
+    python -m agents.tune baselines --scenario lab-16
+
+finds the best heuristic of a scenario: every packing rule x ways to spread x reservations x ways to open racks, then
+the parameters of the best. The winner goes to configs/baselines.yaml, where the rest of the project reads it
+(`nvlenv.policies.baseline_name`): the bar that a learned policy has to clear.
+
+All candidates start on the same few workloads; the better third goes on to twice as many, and so on until all workloads
+are played (successive halving). Test workloads are never touched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from agents.episodes import measure, split_scenario, split_seeds
+from agents.evaluate import evaluation_scenario, versions
+from agents.statistics import bootstrap, paired
+from nvlenv.config import read_yaml
+from nvlenv.errors import InputError
+from nvlenv.files import write_text
+from nvlenv.loading import prepare
+from nvlenv.policies import BASELINES, PACKINGS, UNTUNED, heuristic
+from nvlenv.policies.play import play
+from nvlenv.scenario import Scenario, scenario_names
+
+SPLIT = "validation"
+FIRST = 4  # workloads of the first round
+KEEP = 1 / 3  # share of the candidates that goes on to the next
+FINALISTS = 6  # but never fewer than so many
+SHOWN = 5  # of them in the file
+REFERENCES = ("best-fit", UNTUNED)  # always play to the end, to be compared with
+
+Number = int | float
+Parameters = dict[str, Number]
+
+SPREADS: tuple[tuple[str, ...], ...] = ((), ("fill",), ("tight",), ("delay",), ("fill", "delay"), ("tight", "delay"))
+RESERVATIONS: tuple[tuple[str, ...], ...] = ((), ("hold",), ("easy",), ("hold", "easy"))
+EASY_VARIANTS: tuple[Parameters, ...] = ({}, {"spare": 1}, {"share": 0.1})
+OPENINGS: tuple[tuple[str, ...], ...] = ((), ("open",), ("open-hero",))
+REFINEMENTS: dict[str, dict[str, tuple[Number, ...]]] = {  # values tried for the parameters of the best candidates
+    "delay": {"hours": (1.0, 2.0, 4.0, 8.0, 16.0)},
+    "hold": {"racks": (1, 2, 3, 4), "nodes": (2, 4, 8), "hours": (6.0, 12.0, 24.0, 48.0)},
+    "easy": {"share": (0.0, 0.05, 0.1, 0.15, 0.2), "spare": (0, 1)},
+}
+
+Costs = NDArray[np.float64]  # one per workload
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A heuristic in parts, so that its parameters can be varied."""
+
+    packing: str
+    modifiers: tuple[tuple[str, tuple[tuple[str, Number], ...]], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """As `nvlenv.policies.heuristic` reads it."""
+        parts = [self.packing]
+        for modifier, parameters in self.modifiers:
+            settings = ",".join(f"{key}={value:g}" for key, value in parameters)
+            parts.append(f"{modifier}({settings})" if settings else modifier)
+        return "+".join(parts)
+
+    def varied(self) -> Iterator[Candidate]:
+        """Every candidate that differs from this one in a single parameter."""
+        for place, (modifier, parameters) in enumerate(self.modifiers):
+            for key, values in REFINEMENTS.get(modifier, {}).items():
+                for value in values:
+                    new = tuple(sorted({**dict(parameters), key: value}.items()))
+                    changed = (*self.modifiers[:place], (modifier, new), *self.modifiers[place + 1 :])
+                    if new != parameters:
+                        yield replace(self, modifiers=changed)
+
+
+def all_candidates() -> list[Candidate]:
+    """Every packing rule x spreads x reservations x openings, with default parameters but the variants of EASY."""
+    found = []
+    for packing, spread, reservation, opening in itertools.product(PACKINGS, SPREADS, RESERVATIONS, OPENINGS):
+        for variant in EASY_VARIANTS if "easy" in reservation else ({},):
+            names = (*spread, *reservation, *opening)
+            modifiers = tuple((name, tuple(variant.items()) if name == "easy" else ()) for name in names)
+            found.append(Candidate(packing, modifiers))
+    return found
+
+
+def costs_on(seed: np.random.SeedSequence, scenario: Scenario, names: Sequence[str]) -> list[float]:
+    """The cost of every heuristic on one workload."""
+    episode = scenario.draw(seed)
+    costs = []
+    for name in names:
+        sim = prepare(scenario, episode, sample=False)
+        play(heuristic(name), sim)
+        costs.append(measure(sim, episode.workload.class_names)["cost"])
+    return costs
+
+
+class Search:
+    """Plays candidates on the validation workloads, never one twice on the same, and counts the episodes."""
+
+    def __init__(self, scenario: Scenario, workloads: int, seed: int, workers: int, quiet: bool) -> None:
+        self.scenario = split_scenario(scenario, SPLIT)
+        self.seeds = split_seeds(seed, SPLIT, workloads)
+        self.quiet = quiet
+        self.costs: dict[str, list[float]] = {}  # by name, in the order of the seeds
+        self.pool = None if workers == 1 else ProcessPoolExecutor(workers, mp_context=get_context("forkserver"))
+
+    @property
+    def episodes(self) -> int:
+        return sum(map(len, self.costs.values()))
+
+    def play(self, candidates: Iterable[Candidate], workloads: int) -> None:
+        """Bring the candidates to so many workloads."""
+        groups: dict[int, list[str]] = {}  # workloads played so far -> names
+        for name in dict.fromkeys(candidate.name for candidate in candidates):
+            groups.setdefault(len(self.costs.setdefault(name, [])), []).append(name)
+        for played, names in groups.items():
+            if played < workloads:
+                self._play_on(self.seeds[played:workloads], names)
+
+    def _play_on(self, seeds: Sequence[np.random.SeedSequence], names: Sequence[str]) -> None:
+        task = partial(costs_on, scenario=self.scenario, names=names)
+        results = map(task, seeds) if self.pool is None else self.pool.map(task, seeds)
+        shown = tqdm(results, f"{len(names)} heuristics", len(seeds), disable=self.quiet, file=sys.stderr)
+        for costs in shown:
+            for name, cost in zip(names, costs, strict=True):
+                self.costs[name].append(cost)
+
+    def mean(self, candidate: Candidate) -> float:
+        return float(np.mean(self.costs[candidate.name]))
+
+    def halve(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Successive halving; returns the finalists, which have played all workloads, best first."""
+        workloads = min(FIRST, len(self.seeds))
+        while True:
+            self.play(candidates, workloads)
+            candidates = sorted(candidates, key=self.mean)
+            if workloads == len(self.seeds):
+                return list(candidates)
+            candidates = candidates[: max(FINALISTS, int(KEEP * len(candidates)))]
+            workloads = min(2 * workloads, len(self.seeds))
+
+    def refine(self, best: Candidate) -> Candidate:
+        """Vary one parameter at a time, on all workloads, for as long as that helps."""
+        while True:
+            varied = list(best.varied())
+            self.play(varied, len(self.seeds))
+            better = min(varied, key=self.mean, default=best)
+            if self.mean(better) >= self.mean(best):
+                return best
+            best = better
+
+    def run(self) -> Candidate:
+        """The best heuristic found."""
+        finalists = self.halve(all_candidates())
+        self.play([Candidate(*_split(name)) for name in REFERENCES], len(self.seeds))
+        return min(map(self.refine, finalists[:2]), key=self.mean)
+
+
+def _split(name: str) -> tuple[str, tuple[tuple[str, tuple[tuple[str, Number], ...]], ...]]:
+    """Parts of a name without parameters."""
+    packing, *modifiers = name.split("+")
+    return packing, tuple((modifier, ()) for modifier in modifiers)
+
+
+@contextmanager
+def searching(scenario: Scenario, workloads: int, seed: int, workers: int, quiet: bool) -> Iterator[Search]:
+    """A search whose processes end with it."""
+    search = Search(scenario, workloads, seed, workers, quiet)
+    try:
+        yield search
+    finally:
+        if search.pool is not None:
+            search.pool.shutdown(cancel_futures=True)
+
+
+def report(search: Search, best: Candidate) -> dict[str, Any]:
+    """What is written about the winner."""
+    full = {name: np.array(costs) for name, costs in search.costs.items() if len(costs) == len(search.seeds)}
+    cost = full[best.name]
+    others = sorted((name for name in full if name != best.name), key=lambda name: float(full[name].mean()))
+    return {
+        "policy": best.name,
+        "cost": _interval(bootstrap(cost)),
+        "less_than": {name: _interval(paired(cost, full[name])) for name in REFERENCES if name != best.name},
+        "runners_up": {name: round(float(full[name].mean()), 4) for name in others[:SHOWN]},
+        "candidates": len(search.costs),
+        "episodes_played": search.episodes,
+    }
+
+
+def _interval(interval: Any) -> dict[str, float]:
+    return {key: round(float(value), 4) for key, value in vars(interval).items()}
+
+
+def save(path: Path, name: str, entry: dict[str, Any]) -> None:
+    """Put one scenario's entry into the file, whole or not at all; the others stay."""
+    entries = {**(read_yaml(path) if path.exists() else {}), name: entry}
+    header = "# The best heuristic of each scenario on validation workloads; written by python -m agents.tune baselines\n"
+    write_text(path, header + yaml.safe_dump(entries, sort_keys=False, width=120))
+
+
+def baselines(arguments: argparse.Namespace) -> None:
+    if arguments.workloads < 2:
+        raise InputError("--workloads", "", arguments.workloads, "at least 2")
+    if arguments.workers < 1:
+        raise InputError("--workers", "", arguments.workers, "at least 1")
+    scenario = evaluation_scenario(arguments.scenario, arguments.overrides)
+    with searching(scenario, arguments.workloads, arguments.seed, arguments.workers, arguments.quiet) as search:
+        best = search.run()
+    entry = {
+        **report(search, best),
+        "split": SPLIT,
+        "workloads": arguments.workloads,
+        "seed": arguments.seed,
+        "warmup_hours": scenario.episode.warmup_hours,
+        "scenario_digest": scenario.digest(),
+        "command": "python -m agents.tune " + " ".join(sys.argv[1:]),
+        "versions": versions(),
+    }
+    save(arguments.out, scenario.name, entry)
+    print(f"{scenario.name}: {best.name} (cost {entry['cost']['mean']:.3f}), written to {arguments.out}")
+
+
+def parser() -> argparse.ArgumentParser:
+    out = argparse.ArgumentParser(prog="python -m agents.tune", description=__doc__, allow_abbrev=False)
+    out.formatter_class = argparse.RawDescriptionHelpFormatter
+    commands = out.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("baselines", help="find the best heuristic of a scenario", allow_abbrev=False)
+    command.set_defaults(run=baselines)
+    command.add_argument("--scenario", default="lab-16", help=f"a YAML file or one of {', '.join(scenario_names())}")
+    command.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", dest="overrides",
+                         help="settings of the scenario, such as workload.load=0.9")  # fmt: skip
+    command.add_argument("--workloads", type=int, default=64, help="validation workloads (default 64)")
+    command.add_argument("--seed", type=int, default=0, help="of the workloads (default 0)")
+    command.add_argument("--workers", type=int, default=1, help="processes (default 1)")
+    command.add_argument("--out", type=Path, default=Path("configs") / BASELINES, help="file (default %(default)s)")
+    command.add_argument("--quiet", action="store_true", help="no progress bars")
+    return out
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; 0: done, 2: bad input, told in one line on stderr."""
+    arguments = parser().parse_args(argv)
+    try:
+        arguments.run(arguments)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
