@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 from tqdm import tqdm
 
@@ -15,7 +14,8 @@ from agents.config import TrainConfig
 from agents.episodes import Metrics, play_workload, split_scenario, split_seeds
 from agents.evaluate import evaluation_scenario
 from agents.export import export_policy
-from agents.statistics import Interval, paired
+from agents.policy import network_of
+from agents.statistics import Interval, mean_known, paired
 from nvlenv.files import write_json, written_whole
 
 LOGGED = ("cost", "hero_wait", "other_wait", "stall", "slots_16", "goodput", "lost", "evictions")
@@ -69,10 +69,10 @@ class EvaluationCallback(BaseCallback):
 
     def evaluate(self) -> None:
         latest = self.run_folder / "latest.npz"
-        export_policy(self.model.policy.network, latest, {**self.manifest, "steps": self.num_timesteps})
+        export_policy(network_of(self.model), latest, {**self.manifest, "steps": self.num_timesteps})
         metrics = self.validation.play(latest)
         gaps = self.validation.compare(metrics)
-        means = {key: float(np.nanmean([m[key] for m in metrics])) for key in LOGGED}
+        means = {key: mean_known([m[key] for m in metrics]) for key in LOGGED}
         for key, value in means.items():
             self.logger.record(f"eval/{key}", value)
         for name, gap in gaps.items():
@@ -90,7 +90,9 @@ class EvaluationCallback(BaseCallback):
         with written_whole(self.run_folder / "model.zip") as part:
             with part.open("wb") as file:
                 self.model.save(file)
-        write_json(self.run_folder / "state.json", {"best": self.best, "next_at": self.next_at, "steps": self.num_timesteps})
+        write_json(
+            self.run_folder / "state.json", {"best": self.best, "next_at": self.next_at, "steps": self.num_timesteps}
+        )
 
 
 class ProgressBar(BaseCallback):
@@ -99,7 +101,7 @@ class ProgressBar(BaseCallback):
     def __init__(self, total: int, quiet: bool = False) -> None:
         super().__init__()
         self.total, self.quiet = total, quiet
-        self.bar: tqdm[Any] | None = None
+        self.bar: Any = None
 
     def _on_training_start(self) -> None:
         self.bar = tqdm(
@@ -131,7 +133,9 @@ class ClusterCallback(BaseCallback):
             clock = info["clock"]
             hours = max(float(clock["now"]), 1e-9)
             capacity = hours * int(clock["capacity"])
-            self.logger.record_mean("cluster/cost", float(clock["waiting"] + clock["slowdown"] + clock["lost"]) / capacity)
+            self.logger.record_mean(
+                "cluster/cost", float(clock["waiting"] + clock["slowdown"] + clock["lost"]) / capacity
+            )
             self.logger.record_mean("cluster/stall", float(clock["stall"]) / hours)
             self.logger.record_mean("cluster/busy", float(clock["busy"]) / capacity)
             self.logger.record_mean("cluster/evictions", float(clock["evictions"]))

@@ -36,8 +36,11 @@ class EvaluationConfig(Model):
     every_steps: Count = 200_000
     episodes: Count = 12  # workloads of each comparison during training
     final_episodes: Count = 48  # and of the table at the end
-    baselines: tuple[str, ...] = Field(
-        ("least-allocated", "best-fit", "best-fit+open", "best-fit+easy+open"), min_length=1
+    baselines: Annotated[tuple[str, ...], Field(min_length=1)] = (
+        "least-allocated",
+        "best-fit",
+        "best-fit+open",
+        "best-fit+easy+open",
     )
     reference: str = "best-fit"  # differences are taken against this one
 
@@ -45,7 +48,7 @@ class EvaluationConfig(Model):
 class TrainConfig(Model):
     """One training run."""
 
-    scenarios: tuple[str, ...] = Field(("lab-16",), min_length=1)  # names or files; dealt out to the simulators in turn
+    scenarios: Annotated[tuple[str, ...], Field(min_length=1)] = ("lab-16",)  # names or files; dealt out to the simulators in turn
     overrides: tuple[str, ...] = ()  # of every scenario, such as workload.load=0.9
     steps: Count = 2_000_000  # decisions in all
     envs: Count = 64  # simulators

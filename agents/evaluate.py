@@ -21,7 +21,7 @@ from rich.table import Table
 from tqdm import tqdm
 
 from agents.episodes import BOUND, SPLITS, Played, find_policy, play_all, split_scenario, split_seeds
-from agents.statistics import bootstrap, gap_closed, paired
+from agents.statistics import bootstrap, gap_closed, mean_known, paired
 from nvlenv.errors import InputError
 from nvlenv.files import write_json
 from nvlenv.scenario import Scenario, load_scenario, scenario_names
@@ -63,9 +63,9 @@ def summarise(played: Sequence[Played], names: Sequence[str], reference: str) ->
 
 
 def _mean(values: Sequence[float]) -> float | None:
-    """The mean over the workloads in which the metric exists (a workload may have no hero); None if there is none."""
-    known = [value for value in values if not np.isnan(value)]
-    return float(np.mean(known)) if known else None
+    """As `mean_known`; None, which JSON can say, instead of nan."""
+    mean = mean_known(values)
+    return None if np.isnan(mean) else mean
 
 
 def table(summary: dict[str, Any]) -> Table:
@@ -120,7 +120,7 @@ def evaluate(
     seeds = split_seeds(seed, split, episodes)
 
     def progress(results: Iterable[Played]) -> Iterable[Played]:
-        return tqdm(results, total=len(seeds), desc="workloads", disable=quiet, file=sys.stderr)
+        yield from tqdm(results, total=len(seeds), desc="workloads", disable=quiet, file=sys.stderr)
 
     played = play_all(split_scenario(scenario, split), names, seeds, workers, progress)
     summary = summarise(played, names, reference or names[0])

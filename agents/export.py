@@ -99,12 +99,13 @@ def _load_model(model: Path) -> tuple[PlacementNetwork, dict[str, Any]]:
     from sb3_contrib import MaskablePPO
 
     try:
-        network = MaskablePPO.load(model, device="cpu").policy.network
+        policy = MaskablePPO.load(model, device="cpu").policy
     except Exception as error:  # whatever unpickling a foreign file leads to
         found = f"a file that cannot be read ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
         raise InputError(model, "", found, "model.zip of a training run") from None
+    network = getattr(policy, "network", None)
     if not isinstance(network, PlacementNetwork):
-        raise InputError(model, "", f"a policy with a {type(network).__name__}", "model.zip of a training run")
+        raise InputError(model, "", f"a model with the policy {type(policy).__name__}", "model.zip of a training run")
     config = model.parent / "config.yaml"
     return network, {"config": yaml.safe_load(config.read_text("utf-8"))} if config.is_file() else {}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -14,13 +15,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from agents.episodes import Played, series_column
+from agents.statistics import mean_known
 from nvlenv.files import written_whole
 
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 DASHES = ("-", "--", "-.", ":")
 
 
-def style(k: int) -> dict[str, str]:
+def style(k: int) -> dict[str, Any]:
     """Colour and dash of the k-th policy: distinct even without colour."""
     return {"color": OKABE_ITO[k % len(OKABE_ITO)], "linestyle": DASHES[k // 2 % len(DASHES)]}
 
@@ -51,7 +53,9 @@ def short(name: str) -> str:
 
 def decay_curve(played: Sequence[Played], names: Sequence[str], path: Path) -> Path:
     """Free 16-node slots over time since an empty cluster: how fast each policy loses them, and keeps how many."""
-    figure, axes = _axes("How a cluster fragments: free 16-node slots since it was empty", "hours", "free 16-node slots")
+    figure, axes = _axes(
+        "How a cluster fragments: free 16-node slots since it was empty", "hours", "free 16-node slots"
+    )
     column = series_column("slots_16")
     for k, name in enumerate(names):
         length = min(len(p.series[name]) for p in played)
@@ -61,7 +65,9 @@ def decay_curve(played: Sequence[Played], names: Sequence[str], path: Path) -> P
         hours = played[0].series[name][:length, 0]
         mean, error = runs.mean(axis=0), runs.std(axis=0) / np.sqrt(len(runs))
         axes.plot(hours, mean, label=short(name), linewidth=1.8, **style(k))
-        axes.fill_between(hours, mean - 1.96 * error, mean + 1.96 * error, color=style(k)["color"], alpha=0.15, linewidth=0)
+        axes.fill_between(
+            hours, mean - 1.96 * error, mean + 1.96 * error, color=style(k)["color"], alpha=0.15, linewidth=0
+        )
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
     axes.legend(frameon=False, fontsize=9)
@@ -71,10 +77,12 @@ def decay_curve(played: Sequence[Played], names: Sequence[str], path: Path) -> P
 
 def frontier(played: Sequence[Played], names: Sequence[str], path: Path) -> Path:
     """Hero wait against the wait of all other jobs: down and left is better."""
-    figure, axes = _axes("What heroes gain and others pay", "mean wait of other jobs (h)", "mean wait of heroes (h)", 6.4)
+    figure, axes = _axes(
+        "What heroes gain and others pay", "mean wait of other jobs (h)", "mean wait of heroes (h)", 6.4
+    )
     for k, name in enumerate(names):
-        x = np.nanmean([p.metrics[name]["other_wait"] for p in played])
-        y = np.nanmean([p.metrics[name]["hero_wait"] for p in played])
+        x = mean_known([p.metrics[name]["other_wait"] for p in played])
+        y = mean_known([p.metrics[name]["hero_wait"] for p in played])
         axes.scatter([x], [y], s=60, color=style(k)["color"], marker="osD^vP*X"[k % 8], zorder=3)
         axes.annotate(short(name), (x, y), xytext=(7, 4), textcoords="offset points", fontsize=9)
     axes.set_ylim(bottom=0)
@@ -108,7 +116,7 @@ def waits_by_class(played: Sequence[Played], names: Sequence[str], path: Path) -
     figure, axes = _axes("Mean wait by class", "", "hours", 8.0)
     width = 0.8 / len(names)
     for k, name in enumerate(names):
-        means = [np.nanmean([p.metrics[name].get(key, np.nan) for p in played]) for key in keys]
+        means = [mean_known([p.metrics[name].get(key, np.nan) for p in played]) for key in keys]
         at = np.arange(len(keys)) + (k - (len(names) - 1) / 2) * width
         axes.bar(at, np.maximum(means, 1e-3), width, color=OKABE_ITO[k % 8], label=short(name), edgecolor="white")
     axes.set_xticks(range(len(keys)), [key.removeprefix("wait_") for key in keys])

@@ -14,11 +14,12 @@ import torch
 from numpy.typing import NDArray
 from sb3_contrib.common.maskable.distributions import MaskableDistribution
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.type_aliases import Schedule
 from torch import Tensor
 
-from agents.network import PlacementNetwork, load_arrays, network_arrays
-from nvlenv.engine.policy_file import LearnedPolicy, read_policy_file
+from agents.network import PlacementNetwork, network_arrays
+from nvlenv.engine.policy_file import LearnedPolicy
 
 NEVER = -1.0e9  # logit of an illegal action
 Masks = NDArray[np.bool_] | Tensor | None
@@ -55,11 +56,6 @@ class PlacementPolicy(MaskableActorCriticPolicy):
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         return {**super()._get_constructor_parameters(), "hidden": self.hidden}
-
-    def load_file(self, path: str) -> None:
-        """Start from the actor in a policy file."""
-        arrays, _ = read_policy_file(path)
-        load_arrays(self.network, arrays, path)
 
     def _run(self, obs: Observations) -> tuple[Tensor, Tensor]:
         logits, values = self.network(obs["racks"], obs["job"], obs["cluster"])
@@ -106,3 +102,9 @@ class PlacementPolicy(MaskableActorCriticPolicy):
             legal = np.asarray(action_masks, np.bool_).reshape(legal.shape)
         exported = LearnedPolicy(network_arrays(self.network))
         return torch.from_numpy(exported.act_batch(racks, job, cluster, legal))
+
+
+def network_of(model: BaseAlgorithm) -> PlacementNetwork:
+    """The network of a model whose policy is a `PlacementPolicy`."""
+    assert isinstance(model.policy, PlacementPolicy)
+    return model.policy.network

@@ -41,6 +41,13 @@ def bootstrap(values: ArrayLike, seed: int = 0, resamples: int = RESAMPLES) -> I
     return Interval(float(sample.mean()), float(low), float(high))
 
 
+def mean_known(values: ArrayLike) -> float:
+    """The mean of those values that exist (a workload may have no hero); nan if none does."""
+    sample = np.asarray(values, np.float64)
+    known = sample[~np.isnan(sample)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
 def paired(policy: ArrayLike, reference: ArrayLike, seed: int = 0) -> Interval:
     """policy - reference per workload (n,), with its interval. Below zero: the policy costs less."""
     return bootstrap(np.asarray(policy, np.float64) - np.asarray(reference, np.float64), seed)

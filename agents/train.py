@@ -30,8 +30,10 @@ from agents.config import TrainConfig
 from agents.episodes import find_policy, split_scenario
 from agents.evaluate import evaluate, evaluation_scenario, table, versions
 from agents.figures import draw_all
-from agents.policy import PlacementPolicy
+from agents.network import load_arrays
+from agents.policy import PlacementPolicy, network_of
 from nvlenv.config import config_names, find_config, load_config
+from nvlenv.engine.policy_file import read_policy_file
 from nvlenv.errors import InputError
 from nvlenv.files import write_json, write_text
 from nvlenv.kernel import is_compiled
@@ -85,11 +87,16 @@ def train(config: TrainConfig, run: Path, resume: bool = False, quiet: bool = Fa
     else:
         model = make_model(config, make_env(config))
         if config.init:
-            model.policy.load_file(config.init)
+            arrays, _ = read_policy_file(config.init)
+            load_arrays(network_of(model), arrays, config.init)
     model.set_logger(configure(str(run / "tensorboard"), ["tensorboard"]))
     bar = ProgressBar(config.steps, quiet)
     scenario = load_scenario(config.scenarios[0], config.overrides)
-    manifest = {"scenario": scenario.name, "scenario_digest": scenario.digest(), "config": config.model_dump(mode="json")}
+    manifest = {
+        "scenario": scenario.name,
+        "scenario_digest": scenario.digest(),
+        "config": config.model_dump(mode="json"),
+    }
     evaluation = EvaluationCallback(config, run, manifest, bar)
     try:
         model.learn(
@@ -125,10 +132,14 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings of the run, such as ppo.gamma=0.99")
     out.add_argument("--config", default="default", help=f"a YAML file or one of {', '.join(config_names('train'))}")
     out.add_argument("--seed", type=int, help="of the run (default: the config's, 0)")
-    out.add_argument("--trace", type=Path, metavar="FILE", help="replay windows of this job trace instead of the generator")
+    out.add_argument(
+        "--trace", type=Path, metavar="FILE", help="replay windows of this job trace instead of the generator"
+    )
     out.add_argument("--resume", type=Path, metavar="RUN", help="continue an interrupted run")
     out.add_argument("--init", metavar="POLICY", help="start from this policy file instead of the heuristic prior")
-    out.add_argument("--out", type=Path, metavar="RUN", help="folder of the run (default: checkpoints/<scenario>-<time>)")
+    out.add_argument(
+        "--out", type=Path, metavar="RUN", help="folder of the run (default: checkpoints/<scenario>-<time>)"
+    )
     out.add_argument("--quiet", action="store_true", help="no progress bars")
     return out
 

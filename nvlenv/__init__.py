@@ -1,11 +1,15 @@
 """nvlenv: an NVL72 GPU cluster as a Gymnasium environment, placement policies, and their export to a real cluster."""
 
 ENV_ID = "nvlenv/NVL72-v0"
+FLAT_ENV_ID = "nvlenv/NVL72Flat-v0"  # the same, its observation one vector, for libraries that want that
 
 
 def register_envs() -> None:
     """Register the environments with Gymnasium; called by its plugin entry point and safe to call again."""
     import gymnasium
+    from gymnasium.wrappers import FlattenObservation
 
-    if ENV_ID not in gymnasium.registry:
-        gymnasium.register(id=ENV_ID, entry_point="nvlenv.env:NVL72Env")
+    for name in (ENV_ID, FLAT_ENV_ID):
+        if name not in gymnasium.registry:
+            wrappers = (FlattenObservation.wrapper_spec(),) if name == FLAT_ENV_ID else ()
+            gymnasium.register(id=name, entry_point="nvlenv.env:NVL72Env", additional_wrappers=wrappers)

@@ -22,9 +22,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from numba import config, njit
+from numba import config as _config
+from numba import njit
 
 CONSTANTS = ("types.py", "policies/rule.py")  # what kernels know at compile time from files without kernels
+config: Any = _config  # numba's settings are set at run time, unknown to type checkers
 KEPT_DAYS = 30  # machine code of other versions of the sources is removed after so long
 
 

@@ -170,7 +170,11 @@ class Workload:
             ("estimate", np.isfinite(self.estimate) & (self.estimate >= 0), "finite hours >= 0"),
             ("comm_fraction", (self.comm_fraction >= 0) & (self.comm_fraction < 1), "a share in [0, 1)"),
             ("queue", (self.queue >= 0) & (self.queue < len(self.queue_names)), "an index into queue_names"),
-            ("job_class", (self.job_class >= 0) & (self.job_class < len(self.class_names)), "an index into class_names"),
+            (
+                "job_class",
+                (self.job_class >= 0) & (self.job_class < len(self.class_names)),
+                "an index into class_names",
+            ),
             ("movable", movable_ok, "movable jobs to be unconstrained"),
             ("checkpoint_interval", self.checkpoint_interval >= 0, "hours >= 0, inf for none"),
             ("restart_time", np.isfinite(self.restart_time) & (self.restart_time >= 0), "finite hours >= 0"),

@@ -20,6 +20,7 @@ from nvlenv.policies.kueue.types import HOSTNAME, Assignment, Path
 MAX_LEVELS = 16
 MAX_SLICES = 1000
 MAX_SLICE_DOMAINS = 100_000
+MAX_READ = 1_000_000  # domains of one assignment; a slice of equal ones is short to write and long to read
 
 Domains = Sequence[tuple[Path, int]]  # (label values, pods)
 Selector = dict[str, str]
@@ -137,10 +138,7 @@ def read_assignment(field: Field) -> Assignment:
     if field["domains"].present == field["slices"].present:
         raise field.error("either domains (v1beta1) or slices (v1beta2)")
     read = _read_domains if field["domains"].present else _read_slices
-    domains = tuple(read(field, len(levels)))
-    if len({values for values, _ in domains}) < len(domains):
-        raise field.error("every domain once", found="a domain twice")
-    return Assignment(levels, domains)
+    return Assignment(levels, tuple(read(field, len(levels))))
 
 
 def _read_domains(field: Field, levels: int) -> Iterator[tuple[Path, int]]:
@@ -155,13 +153,15 @@ def _read_slices(field: Field, levels: int) -> Iterator[tuple[Path, int]]:
     slices = list(field["slices"])
     if len(slices) > MAX_SLICES:
         raise field["slices"].error(f"at most {MAX_SLICES} slices")
+    left = MAX_READ
     for entry in slices:
         count = entry["domainCount"].integer(at_least=1)
         columns = list(entry["valuesPerLevel"])
         if len(columns) != levels:
             raise entry["valuesPerLevel"].error(f"{levels} entries, one per level")
-        if count > MAX_SLICE_DOMAINS or (count > 1 and all(column["universal"].present for column in columns)):
-            raise entry["domainCount"].error(f"as many distinct domains, at most {MAX_SLICE_DOMAINS}")
+        left -= count
+        if count > MAX_SLICE_DOMAINS or left < 0:
+            raise entry["domainCount"].error(f"at most {MAX_SLICE_DOMAINS} domains a slice, {MAX_READ} in all")
         yield from zip(
             zip(*(_read_level(column, count) for column in columns), strict=True),
             _read_counts(entry["podCounts"], count),

@@ -113,7 +113,7 @@ def _relu(x):
 
 
 @kernel
-def _copy(out, x):
+def copy(out, x):
     for o in range(len(x)):
         out[o] = x[o]
 
@@ -122,11 +122,11 @@ def _copy(out, x):
 def compute_logits(w, work):
     """Fill work.logits from work.racks, work.job and work.cluster."""
     n, h = len(work.racks), len(w.in_bias)
-    _copy(work.shared, w.in_bias)
+    copy(work.shared, w.in_bias)
     _add_product(work.shared, work.job, w.global_in, 0)
     _add_product(work.shared, work.cluster, w.global_in, len(work.job))
     for r in range(n):
-        _copy(work.first[r], work.shared)
+        copy(work.first[r], work.shared)
         _add_product(work.first[r], work.racks[r], w.rack_in, 0)
         _relu(work.first[r])
     _pool(work.first, work.racks, work.pooled)
@@ -136,7 +136,7 @@ def compute_logits(w, work):
         work.shared[o] = w.mid_bias[o]
     _add_product(work.shared, work.pooled[: 2 * h], w.pool, 0)
     for r in range(n):
-        _copy(work.second[r], work.shared)
+        copy(work.second[r], work.shared)
         _add_product(work.second[r], work.first[r], w.mid, 0)
         _relu(work.second[r])
     _pool(work.second, work.racks, work.pooled)

@@ -20,6 +20,8 @@ from nvlenv.errors import InputError
 from nvlenv.policies.kueue.types import Layer, Toleration
 from nvlenv.types import Mode
 
+MAX_GPUS = 2**31 - 1  # of one job: the arrays of the simulator hold 32 bits
+
 
 @dataclass(frozen=True)
 class PodSet:
@@ -158,8 +160,8 @@ def parse_jobs(text: str, where: str = "job", gpu_resource: str = "nvidia.com/gp
 
 def check_job(where: str, job: JobRequest) -> None:
     """Raise `InputError` for a job that no cluster could have as it stands."""
-    if not any(pods.gpus for pods in job.pod_sets):
-        raise InputError(where, f"job {job.name}", "no GPUs", "a job with GPUs")
+    if not 1 <= job.gpus <= MAX_GPUS:
+        raise InputError(where, f"job {job.name}", f"{job.gpus} GPUs", f"1 to {MAX_GPUS} GPUs")
     for pods in job.pod_sets:
         place = f"job {job.name}, pod set {pods.name}"
         if sum(other.name == pods.name for other in job.pod_sets) > 1:

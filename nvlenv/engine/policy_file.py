@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nvlenv.engine.inference import Weights, Work, infer, shapes, work_space
+from nvlenv.engine.inference import Weights, Work, copy, infer, shapes, work_space
 from nvlenv.errors import InputError
 from nvlenv.files import written_whole
 from nvlenv.kernel import compiled, kernel
@@ -106,12 +106,16 @@ def _read_archive(path: Path) -> dict[str, NDArray[Any]]:
             if (damaged := archive.testzip()) is not None:
                 raise InputError(path, damaged, "a damaged entry", "a file as it was written")
         with np.load(path, allow_pickle=False) as data:
-            return {name: data[name] for name in data.files}
+            contents = {name: data[name] for name in data.files}
     except InputError:
         raise
     except Exception as error:  # zipfile and NumPy raise a dozen kinds for damaged bytes
         found = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(path, "", f"a file that cannot be read ({found})", "a policy file (.npz)") from None
+    for name, content in contents.items():
+        if not isinstance(content, np.ndarray):  # NumPy hands out the bytes of what has no header of its own
+            raise InputError(path, name, "bytes without the header of an array", "an array")
+    return contents
 
 
 def _read_manifest(path: Path, text: NDArray[Any] | None) -> dict[str, Any]:
@@ -176,12 +180,13 @@ def _decide(sim, weights, work):
     return infer(weights, work, sim.mask)
 
 
-@compiled
+@kernel
 def _decide_batch(weights, work, racks, job, cluster, masks, actions):
     for i in range(len(actions)):
-        work.racks[:] = racks[i]
-        work.job[:] = job[i]
-        work.cluster[:] = cluster[i]
+        for r in range(racks.shape[1]):
+            copy(work.racks[r], racks[i, r])
+        copy(work.job, job[i])
+        copy(work.cluster, cluster[i])
         actions[i] = infer(weights, work, masks[i])
 
 

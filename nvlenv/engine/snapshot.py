@@ -216,7 +216,8 @@ class ClusterSnapshot:
         """The job that holds most of a resource of a node; empty if none does, or if it is no resource."""
         totals: dict[str, int] = {}
         for job, amount in self._held[node] if resource in Resources._fields else ():
-            totals[job] = totals.get(job, 0) + getattr(amount, resource)
+            if getattr(amount, resource):
+                totals[job] = totals.get(job, 0) + getattr(amount, resource)
         return max(totals, key=lambda job: totals[job], default="")
 
 

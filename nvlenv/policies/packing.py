@@ -47,11 +47,14 @@ def most_allocated(sim, r):
 
 @kernel
 def hierarchical_best_fit(sim, r):
-    """Koordinator-style: the rack with the fewest free slots of the job's size; ties by its parent's free slots."""
-    c = sim.clock[0]
-    p = sim.jobs[c.current].pod_gpus
-    parent = sim.ancestors[r, min(1, sim.ancestors.shape[1] - 1)]
-    return float(sim.cap[r, p] // max(1, part_here(sim, r))), float(sim.cap[parent, p])
+    """The rack that fits the fewest more pods of the job; of equal ones that whose block fits the fewest, and so on up.
+
+    Source: the network topology solver of Koordinator's coscheduling plugin, which calls such pods offer slots.
+    """
+    p, above = sim.jobs[sim.clock[0].current].pod_gpus, 0.0
+    for height in range(1, sim.ancestors.shape[1] - 1):
+        above = above * (sim.cap[len(sim.cap) - 1, p] + 1) + sim.cap[sim.ancestors[r, height], p]
+    return float(sim.cap[r, p]), above
 
 
 @kernel

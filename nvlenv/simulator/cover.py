@@ -158,9 +158,10 @@ def _cleared(sim, r):
 
 @kernel
 def cheapest_victims(sim, opener, r, need, worst):
-    """The jobs whose end (or move) for the opener frees `need` more nodes of rack r at the least cost, of nodes with STATE from 2 to `worst`.
+    """The jobs that free `need` more nodes of rack r for the opener at the least cost, by ending or by moving.
 
-    Writes them to VICTIMS, largest first, and returns how many; 0: so many nodes cannot be freed.
+    Only nodes with STATE from 2 to `worst` are cleared. Writes the jobs to VICTIMS, largest first, and returns how many;
+    0: so many nodes cannot be freed.
     """
     _make_groups(sim, opener, r, worst)
     if not _choose_groups(sim, sim.racks[r].node1 - sim.racks[r].node0, need):

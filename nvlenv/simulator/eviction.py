@@ -23,6 +23,12 @@ ROOM, HERE, VICTIMS = int(Row.ROOM), int(Row.HERE), int(Row.VICTIMS)
 
 
 @kernel
+def _is_opened(sim, opener, r):
+    """True if rack r was already opened in this decision (which begins when the opener becomes current)."""
+    return sim.clock[0].current == opener and sim.racks[r].opened == sim.clock[0].decisions
+
+
+@kernel
 def _node_state(sim, opener, n):
     node, g = sim.nodes[n], sim.cap.shape[1] - 1
     if node.blocked > 0 or node.gpus < g:
@@ -59,7 +65,7 @@ def _survey(sim, opener):
         sim.scratch[POTENTIAL, r] = (sim.cap[r, g] + clear) // unit
         sim.scratch[SPARE, r] = min(sim.cap[r, g] % unit, (sim.cap[r, g] + clear) % unit)
         total += sim.scratch[POTENTIAL, r]
-        if rack.opened != sim.clock[0].decisions:
+        if not _is_opened(sim, opener, r):
             _add_room(sim, r, ROOM, 1)
     return total
 
@@ -103,7 +109,7 @@ def _plan(sim, opener, r):
         victims = cheapest_victims(sim, opener, r, need, MOVABLE)
         for f in range(g + 1):
             sim.scratch[HERE, f] = sim.scratch[ROOM, f]
-        if sim.racks[r].opened != sim.clock[0].decisions:
+        if not _is_opened(sim, opener, r):
             _add_room(sim, r, HERE, -1)
         if _has_room(sim, opener, victims):
             return victims

@@ -123,9 +123,7 @@ def test_a_workload_without_heroes_has_no_hero_wait() -> None:
         (["--policies", "best-fit", "--episodes", "0"], "--episodes"),
     ],
 )
-def test_mistakes_are_told_in_one_line(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_are_told_in_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate.main(["--quiet", *arguments]) == 2
 
     error = capsys.readouterr().err.strip()

@@ -129,6 +129,22 @@ def test_untrained_it_is_best_fit_with_reservations_and_the_cheapest_opening() -
     assert compromises <= 10
 
 
+@pytest.mark.parametrize(
+    ("action", "first", "second"),
+    [("place", "left", "whole"), ("open", "open_gpus", "open_lost")],
+)
+def test_a_tie_breaker_decides_ties_and_only_ties(action: str, first: str, second: str) -> None:
+    rows, job, cluster = observation(3, batch=1)
+    rows[:] = rows[:, :1]
+    rows[0, :, FEATURE[first]] = torch.tensor([0.5, 0.5, 0.5 - 1 / 72]).double()
+    rows[0, :, FEATURE[second]] = torch.tensor([1 / 4096, 0.0, 1.0]).double()
+
+    logits, _ = PlacementNetwork().double()(rows, job, cluster)
+
+    same, fewer, smaller = logits[0, :3] if action == "place" else logits[0, 3:6]
+    assert smaller > fewer > same
+
+
 def test_hold_fill_and_needless_opening_start_rare() -> None:
     network, decisions = PlacementNetwork(), record(3_000)
     racks = decisions.racks.shape[1]

@@ -124,9 +124,8 @@ def test_deterministic_predictions_are_the_actions_of_the_exported_arrays(
     assert int(one) == expected[7]
 
 
-def test_ppo_learns_saves_and_loads_it(make_small, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    scenario: Scenario = make_small()
-    env = NVL72VecEnv(scenario, 4, seed=1)
+def test_ppo_learns_saves_and_loads_it(small: Scenario, tmp_path: Path) -> None:
+    env = NVL72VecEnv(small, 4, seed=1)
     model = MaskablePPO(PlacementPolicy, env, n_steps=64, batch_size=64, n_epochs=2, seed=0, device="cpu",
                         policy_kwargs={"hidden": 8})  # fmt: skip
     before = {name: p.clone() for name, p in model.policy.named_parameters()}

@@ -126,7 +126,9 @@ def test_a_run_can_start_from_a_policy_file(run: Path, tmp_path: Path) -> None:
 
 def test_a_trace_can_be_trained_on(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
-    rows = "".join(f"{400 * k},{(1, 4, 8, 64)[k % 4]},{600 + 40 * (k % 97)},unknown,0,COMPLETED\n" for k in range(3_000))
+    rows = "".join(
+        f"{400 * k},{(1, 4, 8, 64)[k % 4]},{600 + 40 * (k % 97)},unknown,0,COMPLETED\n" for k in range(3_000)
+    )
     trace.write_text("submit_s,gpus,duration_s,kind,user,status\n" + rows, "utf-8")
 
     assert training.main([*TINY, "--quiet", "--out", str(tmp_path / "run"), "--trace", str(trace)]) == 0
@@ -176,7 +178,13 @@ def test_mistakes_are_told_in_one_line_and_leave_nothing_behind(
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("steps: [1", "line"), ("- steps", "mapping"), ("", "nothing"), ("steps: 1\nsteps: 2\n", "steps"), ("ppo: 3", "ppo")],
+    [
+        ("steps: [1", "line"),
+        ("- steps", "mapping"),
+        ("", "nothing"),
+        ("steps: 1\nsteps: 2\n", "steps"),
+        ("ppo: 3", "ppo"),
+    ],
 )
 def test_broken_configs_are_told_in_one_line(
     text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -26,7 +26,8 @@ import pytest
 
 HERE = Path(__file__).parent
 PACKAGE = "nvlenv.policies.kueue"
-SOURCE = HERE.parents[1] / "nvlenv" / "policies" / "kueue"
+ROOT = HERE.parents[1]
+SOURCE = ROOT / "nvlenv" / "policies" / "kueue"
 CORE = (
     "balanced.py",
     "demand.py",
@@ -41,7 +42,7 @@ CORE = (
     "tree.py",
 )
 CASES = tuple(HERE.parent / "cases" / name for name in ("kueue_tas.json", "kueue_tas_recorded.json"))
-TESTS = tuple(str(HERE / name) for name in ("test_kueue_tas_behaviour.py", "test_kueue_tas_properties.py"))
+TESTS = tuple(str(file) for file in sorted(HERE.glob("test_kueue_tas_*.py")))
 TARGET = 0.9
 TIMEOUT_S = 120  # of one mutant; an endless loop counts as noticed
 
@@ -144,6 +145,7 @@ def cases_pass() -> bool:
 
 
 def main(names: Sequence[str]) -> int:
+    sys.path[0] = str(ROOT)  # the tests import their helpers from there
     import nvlenv.policies  # noqa: F401  before the forks, to save time; the mutated package is not imported by it
 
     tried = killed = 0

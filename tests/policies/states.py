@@ -66,6 +66,15 @@ def place_one(sim: Sim, policy: Policy) -> dict[int, int]:
     return gpus_by_rack(sim, j)
 
 
+def place_all(sim: Sim, policy: Policy, jobs: int) -> list[dict[int, int]]:
+    """`place_one` for so many jobs, which must be up one after another."""
+    placed = [place_one(sim, policy)]
+    while len(placed) < jobs:
+        advance(sim)
+        placed.append(place_one(sim, policy))
+    return placed
+
+
 def gpus_by_rack(sim: Sim, j: int) -> dict[int, int]:
     g = sim.cap.shape[1] - 1
     racks = sim.nodes["rack"][np.flatnonzero(sim.gpu_job == j) // g]

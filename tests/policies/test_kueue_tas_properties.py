@@ -25,7 +25,7 @@ from nvlenv.policies.kueue_tas import (
 )
 
 LEVELS = ("block", "rack", HOSTNAME)
-TOPOLOGY_FAILS = 'topology "default" '
+TOPOLOGY = 'topology "default" '
 
 fast = settings(max_examples=100, deadline=None, derandomize=True)
 
@@ -116,7 +116,7 @@ def test_what_is_placed_fits_is_complete_and_keeps_its_promise(
     podset = PodSet("job", count, {"gpu": gpus}, topology)
     outcome = assign(LEVELS, [host.node() for host in hosts], [podset], gates)["job"]
     if isinstance(outcome, Failure):
-        assert outcome.reason.startswith(TOPOLOGY_FAILS)
+        assert outcome.reason.startswith(TOPOLOGY)
         return
     pods = pods_on(outcome)
     assert all(pods[host.name] <= room(host, gpus) for host in hosts)
@@ -159,7 +159,7 @@ def test_a_placement_fails_only_if_it_must_and_says_how_much_fits(
         some = f"allows to fit only {fitting} out of {wanted} {unit}"
         none = f"doesn't allow to fit any of {wanted} {unit}"
         full = sum(room(host, gpus) == 0 for host in hosts)
-        assert outcome.reason.split(". Total")[0] == TOPOLOGY_FAILS + (some if fitting else none)
+        assert outcome.reason.split(". Total")[0] == TOPOLOGY + (some if fitting else none)
         assert (f". Total nodes: {len(hosts)}; excluded: " in outcome.reason) == (full > 0)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from nvlenv.policies import PACKINGS, heuristic
 from nvlenv.policies.kueue_policy import Ground
-from tests.policies.states import PREFERRED, REQUIRED, gang, nodes_by_rack, occupied, place_one, whole
+from tests.policies.states import PREFERRED, REQUIRED, gang, nodes_by_rack, occupied, place_all, place_one, whole
 
 SENSIBLE = [name for name in PACKINGS if name not in ("random", "first-fit", "least-allocated")]
 
@@ -30,15 +30,7 @@ def test_holes_are_filled_before_whole_racks_are_touched() -> None:
 def test_single_pods_fill_the_holes_one_by_one() -> None:
     sim = occupied(racks_of_72(72, 72, 70, 71, 3), [{"gpus": 1}] * 6)
 
-    racks = [next(iter(place_one(sim, heuristic("best-fit")))) for _ in range(6) if sim.clock[0]["current"] >= 0 or _next(sim)]
-
-    assert racks == [4, 4, 4, 2, 2, 2]
-
-
-def _next(sim: object) -> bool:
-    from nvlenv.simulator.scan import advance
-
-    return bool(advance(sim))
+    assert place_all(sim, heuristic("best-fit"), 6) == [{4: 1}] * 3 + [{2: 1}] * 3
 
 
 def test_small_pods_take_single_gpus_before_a_whole_node() -> None:
@@ -53,12 +45,9 @@ def test_small_pods_take_single_gpus_before_a_whole_node() -> None:
 
 
 def test_a_tie_between_racks_goes_to_the_fuller_block() -> None:
-    def racks() -> list[list[int]]:
-        return whole(3, 18, 18, 3, 4, 18)
+    sim = occupied(whole(3, 18, 18, 3, 4, 18), [gang(3)], blocks=[0, 0, 0, 1, 1, 1])
 
-    blocks = [0, 0, 0, 1, 1, 1]
-
-    assert nodes_by_rack(occupied(racks(), [gang(3)], blocks=blocks), heuristic("hierarchical-best-fit")) == {3: 3}
+    assert nodes_by_rack(sim, heuristic("hierarchical-best-fit")) == {3: 3}
 
 
 @pytest.mark.parametrize("name", [*SENSIBLE, "kueue-tas"])

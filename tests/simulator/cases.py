@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from nvlenv.simulator.state import Dims, Rules, Sim, allocate, load, view
 from nvlenv.types import ClusterSpec, Mode, NodeEvents, QueueSpec, Workload
 
 INF = float("inf")
-SAMPLES = 64
+SAMPLES = 48  # rows; longer windows fill them up
 CLASSES = 3
 
 
@@ -86,7 +87,7 @@ def clusters(draw: st.DrawFn, gpus: int) -> ClusterSpec:
     """1-6 unequal racks of 1-6 nodes under 0-2 coarser levels; the largest node has the given GPUs."""
     node = often(gpus, *range(1, gpus + 1)) if draw(st.integers(0, 3)) == 0 else st.just(gpus)
     size = draw(st.integers(1, 6))
-    count = draw(st.integers(1, 6))
+    count = draw(st.sampled_from([1, 2, 2, 3, 3, 4, 5, 6]))
     racks = draw(st.lists(st.lists(node, min_size=min(3, size), max_size=size), min_size=count, max_size=count))
     racks[0][0] = gpus
     levels = draw(st.integers(0, 2))
@@ -103,7 +104,7 @@ def jobs(draw: st.DrawFn, whole: int, queues: int, kind: str) -> dict[str, Any]:
     modes = {"service": [Mode.UNCONSTRAINED], "gang": [Mode.REQUIRED], "other": list(Mode)}[kind]
     mode = draw(st.sampled_from(modes))
     p = whole if kind == "gang" else draw(st.integers(1, whole))
-    unit = draw(st.integers(1, 2 if kind == "service" else 4))
+    unit = draw(st.integers(1, {"service": 2, "gang": 3, "other": 4}[kind]))
     units = draw(st.sampled_from([1, 1, 2, 3])) if mode == Mode.REQUIRED else 1
     late = [0.5, 1.0, 1.5, 2.0, 3.0, 4.5]
     return {
@@ -116,7 +117,7 @@ def jobs(draw: st.DrawFn, whole: int, queues: int, kind: str) -> dict[str, Any]:
         "duration": draw(st.sampled_from([3.0, 8.0, 30.0] if kind == "service" else [0.0, 0.25, 0.5, 1.0, 3.3, 8.0])),
         "estimate": draw(st.sampled_from([0.0, 0.5, 1.0, 2.5])),
         "comm_fraction": draw(often(0.0, 0.1, 0.3, 0.5)),
-        "priority": draw(st.integers(2, 4) if kind == "gang" else st.integers(0, 2)),
+        "priority": draw(st.integers(*{"service": (0, 1), "gang": (1, 4), "other": (0, 3)}[kind])),
         "queue": draw(st.integers(0, queues - 1)),
         "job_class": draw(st.integers(0, CLASSES - 1)),
         "preemptible": draw(st.booleans()),
@@ -163,8 +164,8 @@ rules = st.builds(
     collective=st.sampled_from(["recursive-doubling", "ring"]),
     slice_nodes=st.just(2),
     hero_share=st.sampled_from([0.01, 0.25, 0.5]),
-    max_evictions=st.sampled_from([0, 1, 2, 3, 3]),
-    allow_open=often(True, True, False),
+    max_evictions=st.sampled_from([0, 1, 2, 3, 3, 3]),
+    allow_open=st.sampled_from([True, True, True, False]),
     allow_fill=st.booleans(),
     allow_hold=st.booleans(),
     verify_counted=st.booleans(),
@@ -176,8 +177,8 @@ rules = st.builds(
 def workloads(draw: st.DrawFn, whole: int, queues: tuple[str, ...]) -> Workload:
     """Up to 36 jobs. Lists of fixed length: hypothesis draws the others short."""
     drawn: list[dict[str, Any]] = []
-    for kind, most in (("service", 20), ("gang", 6), ("other", 10)):
-        count = draw(st.integers(0, most))
+    for kind, counts in (("service", [0, 5, 10, 15, 20]), ("gang", [0, 2, 4, 6]), ("other", [0, 0, 5, 10])):
+        count = draw(st.sampled_from(counts))
         drawn += draw(st.lists(jobs(whole, len(queues), kind), min_size=count, max_size=count))
     return make_workload(drawn or [{}], queues)
 
@@ -197,3 +198,75 @@ def cases(draw: st.DrawFn) -> Case:
         neighbour=draw(clusters(gpus)),
         picks=tuple(draw(st.lists(st.integers(0, 999), min_size=1, max_size=50))),
     )
+
+
+
+# --- Crowds: so much in the way that racks must be opened --------------------------------------------------------------
+
+
+def crowded_case(seed: int) -> Case:
+    """Services on parts of nodes all over the cluster, then gangs that only fit if racks are opened."""
+    rng = Random(seed)
+    gpus = rng.choice([2, 3, 4, 4, 8])
+    racks = [[gpus] * rng.randint(2, 6) for _ in range(rng.randint(2, 5))]
+    if rng.random() < 0.2:
+        racks[-1][-1] = rng.randint(1, gpus)
+    nodes = sum(map(len, racks))
+    cordoned = [n for n in range(nodes) if rng.random() < 0.04]
+    cluster = make_cluster(racks, [[r * 2 // len(racks)] for r in range(len(racks))], cordoned)
+    services = [_service(rng, gpus) for _ in range(rng.randint(nodes // 2, 2 * nodes))]
+    gangs = [_gang(rng, gpus) for _ in range(rng.randint(1, 8))]
+    events = sorted((rng.randint(0, 40) / 4, rng.randrange(nodes), rng.randrange(6)) for _ in range(rng.choice([0, 8])))
+    times, where, kinds = zip(*events, strict=True) if events else ((), (), ())
+    return Case(
+        cluster=cluster,
+        workload=make_workload(services + gangs),
+        rules=Rules(
+            horizon=20.0,
+            slice_nodes=2,
+            max_evictions=rng.choice([0, 1, 3, 3, 3]),
+            allow_hold=rng.random() < 0.5,
+            verify_counted=rng.random() < 0.3,
+            evict_whole_rack=rng.random() < 0.1,
+        ),
+        weights=(1.0, 2.0, 4.0),
+        queues=(QueueSpec("default", cluster.gpus + rng.choice([0, 0, 50])),),
+        events=NodeEvents(np.array(times, np.float64), np.array(where, np.int32), np.array(kinds, np.int8)),
+        neighbour=cluster,
+        picks=tuple(rng.randrange(1000) for _ in range(100)),
+    )
+
+
+def _service(rng: Random, whole: int) -> dict[str, Any]:
+    pod = rng.randint(1, max(1, whole - 1))
+    return {
+        "submit": rng.choice([0.0, 0.0, 0.0, 1.0]),
+        "gpus_per_pod": pod,
+        "gpus": pod * rng.choice([1, 1, 1, 2, 3]),
+        "mode": Mode.UNCONSTRAINED,
+        "duration": rng.choice([0.75, 3.3, 8.0, 30.0]),
+        "priority": rng.randint(0, 3),
+        "job_class": rng.randrange(CLASSES),
+        "preemptible": rng.random() < 0.5,
+        "movable": rng.random() < 0.6,
+        "checkpoint_interval": rng.choice([0.0, 0.3, 1.0, INF]),
+        "restart_time": rng.choice([0.0, 0.1, 0.25]),
+    }
+
+
+def _gang(rng: Random, whole: int) -> dict[str, Any]:
+    unit, units = rng.randint(1, 4), rng.choice([1, 1, 2, 3])
+    return {
+        "submit": rng.choice([0.5, 1.0, 1.0, 2.0, 4.0]),
+        "gpus_per_pod": whole,
+        "gpus": whole * unit * units,
+        "slice_gpus": whole * unit,
+        "mode": Mode.REQUIRED,
+        "duration": rng.choice([0.0, 0.5, 1.0, 3.3]),
+        "comm_fraction": rng.choice([0.0, 0.2]),
+        "priority": rng.randint(1, 4),
+        "job_class": rng.randrange(CLASSES),
+        "preemptible": rng.random() < 0.5,
+        "checkpoint_interval": rng.choice([0.25, 1.0]),
+        "restart_time": rng.choice([0.0, 0.25]),
+    }

@@ -36,11 +36,13 @@ class Field:
         """Where the value stands, e.g. `node gpu-01, status.allocatable[nvidia.com/gpu]`."""
         if self._parent is None:
             return str(self._key)
-        above = self._parent.path
-        if isinstance(self._key, int) or "." in self._key or "/" in self._key:
-            return f"{above}[{self._key}]"
+        above, key = self._parent.path, str(self._key)
+        if not key.isprintable():
+            key = ascii(key)  # an error stays on one line
+        if isinstance(self._key, int) or "." in key or "/" in key:
+            return f"{above}[{key}]"
         joint = ", " if self._parent._parent is None and above else "." if above else ""
-        return f"{above}{joint}{self._key}"
+        return f"{above}{joint}{key}"
 
     def named(self, name: str) -> Field:
         """The same value as a root of its own, for errors that speak of `node gpu-01` instead of `items[3]`."""
@@ -77,10 +79,10 @@ class Field:
             yield key, Field(self.where, value, key, self)
 
     def text(self, default: str | None = None, empty: bool = False) -> str:
-        """A text, not empty unless `empty`; without a default it must be there."""
+        """A text of printable characters, not empty unless `empty`; without a default it must be there."""
         if self.value is None and default is not None:
             return default
-        if not isinstance(self.value, str) or not (self.value or empty):
+        if not isinstance(self.value, str) or not (self.value or empty) or not self.value.isprintable():
             raise self.error("a text")
         return self.value
 
@@ -111,12 +113,7 @@ class Field:
 
     def texts(self) -> dict[str, str]:
         """A mapping of texts, such as labels; a value may be empty."""
-        result = {}
-        for key, entry in self.entries():
-            if not isinstance(entry.value, str):
-                raise entry.error("a text")
-            result[key] = entry.value
-        return result
+        return {key: entry.text(empty=True) for key, entry in self.entries()}
 
     def known_keys(self, keys: frozenset[str]) -> None:
         """Raise for a key that is none of these: a misspelt one must not be ignored."""

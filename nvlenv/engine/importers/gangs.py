@@ -138,7 +138,7 @@ def _absent(promise: Promise, gang: Gang, hosts: Mapping[str, str]) -> list[Pod]
 
 def _join(gang: Gang, pod: Field, gpu_resource: str) -> None:
     meta, spec = pod["metadata"], pod["spec"]
-    labels, annotations = meta["labels"].texts(), meta["annotations"].texts()
+    labels, annotations = meta["labels"].texts(), meta["annotations"]
     demand = pod_demand(spec, gpu_resource)
     gang.pods.append(
         Pod(
@@ -153,9 +153,9 @@ def _join(gang: Gang, pod: Field, gpu_resource: str) -> None:
     )
     gang.pod_sets.append(labels.get(POD_SET_LABEL, ""))
     gang.priority = max(gang.priority, spec["priority"].integer(0))
-    gang.pinned |= annotations.get(KEEP) == "false"
-    gang.required |= REQUIRED in annotations
-    gang.workloads.update(filter(None, [annotations.get(WORKLOAD_ANNOTATION)]))
+    gang.pinned |= annotations[KEEP].value == "false"
+    gang.required |= annotations[REQUIRED].present
+    gang.workloads.update(filter(None, [annotations[WORKLOAD_ANNOTATION].text("", empty=True)]))
     if not gang.queue:
         gang.admitted = bool(labels.get(CLUSTER_QUEUE_LABEL))
         names = (labels.get(label) for label in (CLUSTER_QUEUE_LABEL, QUEUE_LABEL, LOCAL_QUEUE_LABEL))

@@ -49,7 +49,7 @@ def compress(names: Iterable[str]) -> str:
 def _split(text: str, where: str, field: str) -> Iterator[str]:
     """The entries between the commas that are outside brackets."""
     for entry in re.split(r",(?![^\[\]]*\])", text.strip()):
-        if not entry or re.search(r"\s", entry):
+        if not entry.isprintable() or not entry or " " in entry:
             raise InputError(where, field, repr(text[:60]), EXPECTED)
         yield entry
 

@@ -110,8 +110,8 @@ def _from_json(annotation: Field) -> Field:
     if not annotation.present:
         return annotation
     try:
-        value = json.loads(annotation.text())
-    except (ValueError, RecursionError):
+        value = json.loads(annotation.value)
+    except (ValueError, TypeError, RecursionError):
         value = None
     if not isinstance(value, list):
         raise annotation.error("a JSON list of {topology, size}")

@@ -182,6 +182,8 @@ def _parse(where: str, tokens: list[str]) -> dict[str, str]:
     values: dict[str, str] = {}
     words = iter(tokens)
     for word in words:
+        if not word.isprintable():
+            raise InputError(where, "", ascii(word[:60]), "options of printable characters")
         if word in (":", "hetjob"):
             raise InputError(where, "", "a heterogeneous job", "a job of equal nodes")
         if not word.startswith("-") or word in ("-", "--"):

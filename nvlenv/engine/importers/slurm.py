@@ -135,7 +135,7 @@ def _conf_lines(where: str, text: str) -> Iterator[tuple[str, dict[str, str]]]:
         fields = {}
         for token in joined.split():
             key, equals, value = token.partition("=")
-            if not equals or not value:
+            if not equals or not value or not token.isprintable():
                 raise InputError(where, f"line {number}", repr(token[:60]), "Parameter=value")
             fields[key.lower()] = value
         if fields:

@@ -64,7 +64,7 @@ class Profile:
 
 def leader_to_front(rooms: list[Room], need: Need) -> list[Room]:
     """Move the first room that can host the leader and still leaves the workers enough room overall to the front."""
-    if not need.leaders or len(rooms) < 2:
+    if not need.leaders:
         return rooms
     alone = Need(need.amount, 0, need.in_slices)
     slack = sum(map(alone.offer, rooms)) - need.amount

@@ -1,0 +1,69 @@
+"""Small clusters and requests for the tests of Kueue's placement, and a short way to show where the pods went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nvlenv.policies.kueue_tas import (
+    HOSTNAME,
+    Assignment,
+    Failure,
+    Gates,
+    Layer,
+    Mode,
+    Node,
+    PodSet,
+    TopologyRequest,
+    assign,
+)
+
+LEVELS = ("block", "rack", HOSTNAME)
+BALANCED = Gates(balanced_placement=True)
+AFFINITY = Gates(respect_preferred_affinity=True)
+ANY = TopologyRequest(Mode.UNCONSTRAINED)
+
+
+def required(level: str, *layers: tuple[str, int]) -> TopologyRequest:
+    return TopologyRequest(Mode.REQUIRED, level, tuple(Layer(*layer) for layer in layers))
+
+
+def preferred(level: str, *layers: tuple[str, int]) -> TopologyRequest:
+    return TopologyRequest(Mode.PREFERRED, level, tuple(Layer(*layer) for layer in layers))
+
+
+def slices_only(*layers: tuple[str, int]) -> TopologyRequest:
+    return TopologyRequest(Mode.SLICE_ONLY, None, tuple(Layer(*layer) for layer in layers))
+
+
+def hosts(free: Mapping[str, int], levels: Sequence[str] = LEVELS) -> list[Node]:
+    """Nodes from "b1 r1 h1": free GPUs."""
+    return [
+        Node(path.split()[-1], dict(zip(levels, path.split(), strict=True)), {"gpu": gpus, "pods": 110})
+        for path, gpus in free.items()
+    ]
+
+
+def flat(*free: int) -> list[Node]:
+    """Hosts h1, h2, ... with so many free GPUs, in a topology of hosts alone."""
+    return hosts({f"h{number}": gpus for number, gpus in enumerate(free, start=1)}, (HOSTNAME,))
+
+
+def rack(*free: int) -> list[Node]:
+    """One rack r1 of hosts h1, h2, ..."""
+    return hosts({f"r1 h{number}": gpus for number, gpus in enumerate(free, start=1)}, ("rack", HOSTNAME))
+
+
+def job(count: int, topology: TopologyRequest, gpus: int = 1, **rest: Any) -> PodSet:
+    return PodSet("job", count, {"gpu": gpus}, topology, **rest)
+
+
+def place(nodes: Sequence[Node], podset: PodSet, gates: Gates | None = None, **rest: Any) -> dict[str, int] | str:
+    """Pods by last label value, or the reason why there are none."""
+    width = len(nodes[0].labels) if nodes else 1
+    levels = rest.pop("levels", LEVELS[-width:])
+    return shown(assign(levels, nodes, [podset], gates, **rest)[podset.name])
+
+
+def shown(outcome: Assignment | Failure) -> dict[str, int] | str:
+    return outcome.reason if isinstance(outcome, Failure) else {v[-1]: count for v, count in outcome.domains}
