@@ -20,7 +20,7 @@ from nvlenv.policies.kueue.types import HOSTNAME, Assignment, Path
 MAX_LEVELS = 16
 MAX_SLICES = 1000
 MAX_SLICE_DOMAINS = 100_000
-MAX_READ = 1_000_000  # domains of one assignment; a slice of equal ones is short to write and long to read
+MAX_READ = 1_000_000  # domains, and pods, of one assignment: what is short to write must not be long to read
 
 Domains = Sequence[tuple[Path, int]]  # (label values, pods)
 Selector = dict[str, str]
@@ -138,7 +138,10 @@ def read_assignment(field: Field) -> Assignment:
     if field["domains"].present == field["slices"].present:
         raise field.error("either domains (v1beta1) or slices (v1beta2)")
     read = _read_domains if field["domains"].present else _read_slices
-    return Assignment(levels, tuple(read(field, len(levels))))
+    assignment = Assignment(levels, tuple(read(field, len(levels))))
+    if assignment.pods > MAX_READ:
+        raise field.error(f"at most {MAX_READ} pods", found=f"{assignment.pods} pods")
+    return assignment
 
 
 def _read_domains(field: Field, levels: int) -> Iterator[tuple[Path, int]]:
@@ -180,9 +183,10 @@ def _read_level(column: Field, count: int) -> list[str]:
         raise individual["roots"].error(f"{count} texts, one per domain")
     values = []
     for root in roots:  # a root may be empty, a value may not
-        if not isinstance(root.value, str) or not prefix + root.value + suffix:
+        value = prefix + root.text(empty=True) + suffix
+        if not value:
             raise root.error("a text")
-        values.append(prefix + root.value + suffix)
+        values.append(value)
     return values
 
 

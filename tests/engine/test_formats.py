@@ -116,7 +116,9 @@ def test_runs_are_not_reordered() -> None:
 
 def test_more_than_1000_slices_fall_back_to_shorter_prefixes() -> None:
     # Every host pairs up with its neighbour, which would make 1,200 slices; the part before the rack makes two.
-    names = [f"{'datacenter' * 4}-{hall}-rack{rack:04d}-{node}" for hall in "ab" for rack in range(600) for node in "01"]
+    names = [
+        f"{'datacenter' * 4}-{hall}-rack{rack:04d}-{node}" for hall in "ab" for rack in range(600) for node in "01"
+    ]
 
     parts = to_v1beta2(hosts(*names))["slices"]
 
@@ -173,12 +175,16 @@ BAD_ASSIGNMENTS = {
         {"levels": ["a"], "slices": [{**ONE, "valuesPerLevel": [{"individual": {"roots": ["r", "s"]}}]}]},
         "one per domain",
     ),
-    "wrong number of counts": ({"levels": ["a"], "slices": [{**ONE, "podCounts": {"individual": []}}]}, "one per domain"),
+    "wrong number of counts": (
+        {"levels": ["a"], "slices": [{**ONE, "podCounts": {"individual": []}}]},
+        "one per domain",
+    ),
     "an empty value": (
         {"levels": ["a"], "slices": [{**ONE, "valuesPerLevel": [{"individual": {"roots": [""]}}]}]},
         "roots[0]",
     ),
     "1001 slices": ({"levels": ["a"], "slices": [ONE] * 1001}, "at most 1000"),
+    "more pods than anyone has": ({"levels": ["a"], "domains": [{"values": ["x"], "count": 2**40}]}, "1000000 pods"),
     "more domains than anyone has": ({"levels": ["a"], "slices": [MANY] * 11}, "in all"),
 }
 

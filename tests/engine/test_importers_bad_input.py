@@ -81,7 +81,10 @@ CLUSTERS = {
     "a node without a name": (json.dumps(node(metadata={})), "metadata.name: found nothing"),
     "a name of two lines": (json.dumps(node(metadata={"name": "a\nb"})), "metadata.name"),
     "labels that are no texts": (json.dumps(node(metadata={"name": "n0", "labels": {RACK: 7}})), "expected a text"),
-    "a label with a slash": (json.dumps(node(metadata={"name": "n0", "labels": {RACK: "a/b", HOST: "n0"}})), "without '/'"),
+    "a label with a slash": (
+        json.dumps(node(metadata={"name": "n0", "labels": {RACK: "a/b", HOST: "n0"}})),
+        "without '/'",
+    ),
     "a quantity in words": (allocatable(cpu="many"), "node n0, status.allocatable.cpu: found 'many'"),
     "a negative quantity": (allocatable(memory="-1Gi"), "a quantity >= 0"),
     "a part of a GPU": (allocatable(**{GPU: "500m"}), "a whole number"),
@@ -125,7 +128,10 @@ CLUSTERS = {
     "a node in two states": (SINFO + "n1 idle gpu:4 gpu:0\nn1 down gpu:4 gpu:0", "another state than above"),
     "a table without nodes": (SINFO, "no nodes"),
     "a node that says nothing of its state": ("NodeName=n1 Gres=gpu:4\n", "node n1, State"),
-    "no use of GPUs in scontrol": ("NodeName=n1 State=MIXED Gres=gpu:4 CPUAlloc=2 CfgTRES=cpu=4\n", "scontrol show node -d"),
+    "no use of GPUs in scontrol": (
+        "NodeName=n1 State=MIXED Gres=gpu:4 CPUAlloc=2 CfgTRES=cpu=4\n",
+        "scontrol show node -d",
+    ),
     "a topology.yaml of trees": ("- topology: a\n  tree: {switches: []}\n", "one with block"),
     "a topology.yaml without blocks": ("- topology: a\n  block: {blocks: []}\n", "at least one block"),
 }
@@ -148,7 +154,10 @@ JOBS = {
     "a job without pods": (json.dumps({**JOB, "spec": {"parallelism": 0}}), "spec.parallelism: found 0"),
     "a job without GPUs": (json.dumps({**JOB, "spec": {"template": {}}}), "job j: found 0 GPUs"),
     "a job set without jobs": ('{"kind": "JobSet", "metadata": {"name": "s"}}', "at least one replicated job"),
-    "a workload without pods": (json.dumps(kueue("Workload", {"podSets": [{"count": 0}]})), "a pod set with pods"),
+    "a workload without pods": (
+        json.dumps(kueue("Workload", {"podSets": [{"count": 0}]})),
+        "at least one pod set with pods",
+    ),
     "a limit of no time": (json.dumps({**JOB, "spec": {"activeDeadlineSeconds": 0}}), "activeDeadlineSeconds"),
     "an unknown key": ('{"pods": 1, "gpu": 4}', "unknown key 'gpu'"),
     "an unknown mode": ('{"pods": 1, "mode": "strict"}', "mode: found 'strict'"),
@@ -172,7 +181,11 @@ def test_a_bad_job(text: str, told: str) -> None:
 def test_files_that_cannot_be_read(load: Any, tmp_path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
 
-    for name, told in (("missing.json", "No such file"), ("latin.txt", "byte 3: found 0xe9, expected UTF-8"), ("", "directory")):
+    for name, told in (
+        ("missing.json", "No such file"),
+        ("latin.txt", "byte 3: found 0xe9, expected UTF-8"),
+        ("", "directory"),
+    ):
         with pytest.raises(InputError, match=told):
             load(tmp_path / name)
 
@@ -183,6 +196,11 @@ def test_a_topology_with_one_node_in_two_blocks(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match="node n2: found blocks b1 and b2, expected one block"):
         load_snapshot(tmp_path / "topology.conf", tmp_path / "sinfo.txt")
+
+
+def test_levels_for_a_source_that_has_its_own() -> None:
+    with pytest.raises(InputError, match=r"levels: found \['rack'\], expected none"):
+        parse_snapshot('{"racks": [[4]]}', levels=("rack",))
 
 
 def test_no_file_at_all() -> None:

@@ -83,7 +83,10 @@ def answers(read: Callable[[], object]) -> None:
 
 
 ITEMS = values_of("kubectl.json")[0]["items"]
-CLUSTER = [{"apiVersion": "v1", "kind": "List", "items": [*ITEMS[:4], *ITEMS[13:20], *ITEMS[-8:]]}, *values_of("kueue.yaml")]
+CLUSTER = [
+    {"apiVersion": "v1", "kind": "List", "items": [*ITEMS[:4], *ITEMS[13:20], *ITEMS[-8:]]},
+    *values_of("kueue.yaml"),
+]
 LONG_FORM = [load_snapshot(CASES / "topology.conf", CASES / "sinfo.txt").as_json()]
 PODS = [("block-a", "rack-1", f"rack-1-n{number}") for number in (1, 1, 2, 5)]
 ASSIGNMENTS = [

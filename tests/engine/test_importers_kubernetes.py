@@ -51,7 +51,11 @@ def pod(name: str, on: str, gpus: int = 0, labels: dict[str, str] | None = None,
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "namespace": "ns", "labels": labels or {}, **more.pop("metadata", {})},
-        "spec": {"nodeName": on, "containers": [{"resources": {"limits": {"nvidia.com/gpu": gpus}}}], **more.pop("spec", {})},
+        "spec": {
+            "nodeName": on,
+            "containers": [{"resources": {"limits": {"nvidia.com/gpu": gpus}}}],
+            **more.pop("spec", {}),
+        },
         "status": {"phase": "Running", **more.pop("status", {})},
     }
 
@@ -68,7 +72,12 @@ def test_levels_are_detected_and_named(plain: ClusterSnapshot) -> None:
     assert plain.levels == (BLOCK, RACK, HOST)
     assert plain.nvlink_level == RACK
     assert plain.notes[0] == f"levels {[BLOCK, RACK, HOST]} auto-detected; NVLink domain {RACK}"
-    assert plain.cluster_spec().rack_names == ("block-a/rack-a1", "block-a/rack-a2", "block-b/rack-b1", "block-b/rack-b2")
+    assert plain.cluster_spec().rack_names == (
+        "block-a/rack-a1",
+        "block-a/rack-a2",
+        "block-b/rack-b1",
+        "block-b/rack-b2",
+    )
 
 
 def test_nodes_have_what_kubectl_says(plain: ClusterSnapshot) -> None:
@@ -177,7 +186,10 @@ def test_init_containers_sidecars_and_overhead() -> None:
 
 
 def test_requests_of_the_pod_as_a_whole_come_first() -> None:
-    spec = {"resources": {"requests": {"cpu": "5"}}, "containers": [{"resources": {"requests": {"cpu": "1", "memory": "1G"}}}]}
+    spec = {
+        "resources": {"requests": {"cpu": "5"}},
+        "containers": [{"resources": {"requests": {"cpu": "1", "memory": "1G"}}}],
+    }
 
     (found,) = read(RACK_A, pod("p", "n0", spec=spec)).jobs[0].pods
 
@@ -217,76 +229,12 @@ def test_a_pod_that_must_not_be_evicted_is_not() -> None:
     assert not snapshot.jobs[0].movable
 
 
-def test_a_node_without_a_level_label_is_refused_by_name() -> None:
-    with pytest.raises(InputError) as error:
-        read(RACK_A, node("n7", {HOST: "n7"}))
-    assert str(error.value).startswith(f"list.json: node n7, metadata.labels[{RACK}]: found no such label")
-    assert "skip_unlabelled" in str(error.value)
-
-
-def test_or_left_out_on_demand() -> None:
-    snapshot = read(RACK_A, node("n7", {HOST: "n7"}), pod("p", "n7", 1), skip_unlabelled=True)
-
-    assert [node.name for node in snapshot.nodes] == ["n0"]
-    assert snapshot.jobs == ()
-    assert snapshot.notes[-1] == "left out 1 nodes without a label of every level: n7"
-
-
-def test_a_cluster_without_topology_labels_is_never_flat() -> None:
-    with pytest.raises(InputError, match="no topology label on any GPU node"):
-        read(node("n0", {HOST: "n0"}))
-
-
-@pytest.mark.parametrize(
-    ("label", "value"),
-    [
-        ("nvidia.com/gpu.clique", "d6b5e9e5-0d0c-4d6e-b3cb-4c0a3d1f9a11.32766"),
-        ("ds.coreweave.com/nvlink.domain", "DH4-016-US-EAST-02A"),
-        ("cloud.google.com/gce-topology-subblock", "sb-1"),
-        ("topology.k8s.aws/network-node-layer-3", "nn-0123"),
-    ],
-)
-def test_nvlink_domains_seen_in_the_field(label: str, value: str) -> None:
-    above = {"cloud.google.com/gce-topology-block": "b", "topology.k8s.aws/network-node-layer-1": "nn-1"}
-
-    snapshot = read(node("n0", {**above, "cloud.google.com/gce-topology-host": "h0", label: value, HOST: "n0"}))
-
-    assert snapshot.nvlink_level == label
-    assert snapshot.rack_of(snapshot.nodes[0]).split("/")[-1] == value
-
-
-def test_levels_given_by_the_user() -> None:
-    snapshot = read(node("n0", {"x/pod": "p1", "x/rack": "r1"}), levels=("x/pod", "x/rack"))
-
-    assert snapshot.levels == ("x/pod", "x/rack", HOST)  # the node itself is always a level, by its name if need be
-    assert snapshot.nodes[0].path == ("p1", "r1", "n0")
-    assert "as given" in snapshot.notes[0]
-
-
-def test_a_named_host_level_must_be_there() -> None:
-    with pytest.raises(InputError, match=r"labels\[kubernetes.io/hostname\]"):
-        read(node("n0", {"x/rack": "r1"}), levels=("x/rack", HOST))
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"levels": (HOST,)}, "levels"),
-        ({"levels": (HOST, RACK)}, "only the last one"),
-        ({"levels": (RACK, RACK)}, "distinct"),
-        ({"levels": (RACK,), "nvlink_level": "rack"}, "nvlink_level"),
-        ({"topology": "nvl72"}, "the name of a Topology"),
-    ],
-)
-def test_bad_options(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(InputError, match=told):
-        read(RACK_A, **options)
-
-
 def test_a_node_list_of_the_api_does_not_repeat_its_kind() -> None:
     bare = {key: value for key, value in RACK_A.items() if key not in ("kind", "apiVersion")}
 
-    assert parse_snapshot(json.dumps({"kind": "NodeList", "apiVersion": "v1", "items": [bare]})).free_gpus() == {"n0": 4}
+    assert parse_snapshot(json.dumps({"kind": "NodeList", "apiVersion": "v1", "items": [bare]})).free_gpus() == {
+        "n0": 4
+    }
 
 
 def test_two_calls_of_kubectl_in_one_file() -> None:
@@ -313,7 +261,9 @@ def test_quotas_of_the_topologys_flavors(queued: ClusterSnapshot) -> None:
 
 
 def test_without_a_topology_all_flavors_count() -> None:
-    queues = [d.value for d in read_documents("k", (CASES / "kueue.yaml").read_text()) if d.value["kind"] == "ClusterQueue"]
+    queues = [
+        d.value for d in read_documents("k", (CASES / "kueue.yaml").read_text()) if d.value["kind"] == "ClusterQueue"
+    ]
 
     assert [queue.nominal for queue in read(RACK_A, *queues).queues] == [48, 16]
 

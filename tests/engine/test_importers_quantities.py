@@ -47,7 +47,9 @@ def test_what_quantities_mean(text: str, number: Fraction | int) -> None:
     assert parse_quantity(text) == number
 
 
-@pytest.mark.parametrize("text", ["", ".", "m", "1K", "1ki", "1 Gi", "1.2.3", "1e", "e3", "0x10", "1mi", "1e3k", "--1", "٣", "1_0"])
+@pytest.mark.parametrize(
+    "text", ["", ".", "m", "1K", "1ki", "1 Gi", "1.2.3", "1e", "e3", "0x10", "1mi", "1e3k", "--1", "٣", "1_0"]
+)
 def test_what_is_no_quantity(text: str) -> None:
     assert parse_quantity(text) is None
 
@@ -61,7 +63,15 @@ def test_suffixes_scale_exactly(whole: int, part: int, suffix: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "scale", "number"),
-    [("250m", 1000, 250), ("0.1m", 1000, 1), ("100u", 1000, 1), (2, 1000, 2000), (0.5, 1000, 500), ("1.1", 1, 2), (None, 1, 0)],
+    [
+        ("250m", 1000, 250),
+        ("0.1m", 1000, 1),
+        ("100u", 1000, 1),
+        (2, 1000, 2000),
+        (0.5, 1000, 500),
+        ("1.1", 1, 2),
+        (None, 1, 0),
+    ],
 )
 def test_amounts_round_up_as_in_kubernetes(value: object, scale: int, number: int) -> None:
     assert read_quantity(Field("f", value), scale) == number
@@ -82,7 +92,16 @@ def test_gpus_are_whole(value: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "hours"),
-    [("60", 1), ("90:00", 1.5), ("1:30:00", 1.5), ("2-0", 48), ("1-12", 36), ("0-0:30", 0.5), ("1-0:0:36", 24.01), ("0", 0)],
+    [
+        ("60", 1),
+        ("90:00", 1.5),
+        ("1:30:00", 1.5),
+        ("2-0", 48),
+        ("1-12", 36),
+        ("0-0:30", 0.5),
+        ("1-0:0:36", 24.01),
+        ("0", 0),
+    ],
 )
 def test_spans_of_slurm(text: str, hours: float) -> None:
     assert parse_span(text) == pytest.approx(hours)
@@ -94,7 +113,11 @@ def test_no_spans(text: str) -> None:
 
 
 def test_times() -> None:
-    assert read_time(Field("f", "2026-05-04T08:00:00Z")) == read_time(Field("f", "2026-05-04T10:00:00+02:00")) == 1777881600
+    assert (
+        read_time(Field("f", "2026-05-04T08:00:00Z"))
+        == read_time(Field("f", "2026-05-04T10:00:00+02:00"))
+        == 1777881600
+    )
     assert read_time(Field("f", None)) is None
     for wrong in ("yesterday", "1969-01-01T00:00:00Z", "2026-13-01T00:00:00Z", 7):
         with pytest.raises(InputError, match="a time since 1970"):

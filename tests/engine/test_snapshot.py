@@ -92,7 +92,9 @@ def snapshots(draw: st.DrawFn) -> ClusterSnapshot:
         )
     )
     queues = [QueueSpec("q", draw(st.integers(0, 99)), "all", draw(st.integers(-1, 9)), draw(st.booleans()))]
-    return make_snapshot("drawn", LEVELS, draw(st.sampled_from(LEVELS[:2])), nodes, jobs, queues, {"a/b": "q"}, ["note"])
+    return make_snapshot(
+        "drawn", LEVELS, draw(st.sampled_from(LEVELS[:2])), nodes, jobs, queues, {"a/b": "q"}, ["note"]
+    )
 
 
 @given(snapshots())
@@ -204,7 +206,9 @@ def test_levels_below_the_nvlink_domain_keep_the_order_of_the_spec() -> None:
 
     snapshot = make_snapshot("made up", ("rack", "tray", "hostname"), "rack", nodes)
 
-    assert [node.name for node in snapshot.nodes] == list(snapshot.cluster_spec().node_names) == ["n0", "n1", "n2", "n3"]
+    assert (
+        [node.name for node in snapshot.nodes] == list(snapshot.cluster_spec().node_names) == ["n0", "n1", "n2", "n3"]
+    )
 
 
 def test_the_short_form() -> None:
@@ -246,7 +250,9 @@ def test_an_ambiguous_snapshot_is_refused(nodes: list[Node], jobs: list[Job], to
 
 
 def test_readers_start_without_compiled_code() -> None:
-    modules = "nvlenv.engine.jobs, nvlenv.engine.formats, nvlenv.engine.importers.cluster, nvlenv.engine.importers.manifests"
+    modules = (
+        "nvlenv.engine.jobs, nvlenv.engine.formats, nvlenv.engine.importers.cluster, nvlenv.engine.importers.manifests"
+    )
     script = f"import sys, {modules}; print('numba' in sys.modules, 'torch' in sys.modules)"
 
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout

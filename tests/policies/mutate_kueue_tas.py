@@ -146,8 +146,9 @@ def cases_pass() -> bool:
 
 def main(names: Sequence[str]) -> int:
     sys.path[0] = str(ROOT)  # the tests import their helpers from there
-    import nvlenv.policies  # noqa: F401  before the forks, to save time; the mutated package is not imported by it
+    import nvlenv.policies  # noqa: F401  before the forks, to save time
 
+    assert PACKAGE not in sys.modules, "a mutant must be imported in place of the module, not after it"
     tried = killed = 0
     for name in names or CORE:
         for mutant in mutants(SOURCE / name):

@@ -51,6 +51,9 @@ def read_cluster(texts: Iterable[tuple[str, str]], options: Options) -> ClusterS
     where = " + ".join(names)
     if len(found) != 1 or len(own) > 1:
         raise InputError(where or "cluster", "", " and ".join(found) or "no file", "one cluster from one source")
+    if not objects and (options.levels or options.nvlink_level):
+        given = [*options.levels, *filter(None, [options.nvlink_level])]
+        raise InputError(where, "levels", given, f"none, as {found[0]} has levels of its own")
     if own:
         return native.read_native(own[0])
     if parts.sources:

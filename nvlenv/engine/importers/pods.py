@@ -33,46 +33,34 @@ def pod_demand(spec: Field, gpu_resource: str = GPU) -> Demand:
     beside the sidecars started before it; the larger counts. Requests on the whole pod replace those of its containers,
     the overhead of the runtime class comes on top.
     """
-    running = Demand()
+    running, starting, sidecars = Demand(), Demand(), Demand()
     for container in spec["containers"]:
-        running = running.plus(_container(container, gpu_resource))
-    starting, sidecars = Demand(), Demand()
+        running = running.plus(_asked(container["resources"], Demand(), gpu_resource))
     for container in spec["initContainers"]:
-        demand = _container(container, gpu_resource)
+        demand = _asked(container["resources"], Demand(), gpu_resource)
         if container["restartPolicy"].value == "Always":
             sidecars = sidecars.plus(demand)
-        starting = starting.most(sidecars if container["restartPolicy"].value == "Always" else sidecars.plus(demand))
-    return _whole_pod(spec, running.plus(sidecars).most(starting)).plus(_resources(spec["overhead"], gpu_resource))
+            demand = Demand()
+        starting = starting.most(sidecars.plus(demand))
+    containers = running.plus(sidecars).most(starting)
+    whole = _asked(spec["resources"], containers, "") if spec["resources"].present else containers
+    overhead = spec["overhead"]
+    return whole.plus(_amounts(overhead, overhead, Demand(), gpu_resource)) if overhead.present else whole
 
 
-def _whole_pod(spec: Field, containers: Demand) -> Demand:
-    """Pod-level requests, which exist for cpu and memory only."""
-    requests, limits = spec["resources"]["requests"], spec["resources"]["limits"]
-    cpu = requests["cpu"] if requests["cpu"].present else limits["cpu"]
-    memory = requests["memory"] if requests["memory"].present else limits["memory"]
-    return Demand(
-        containers.gpus,
-        read_quantity(cpu, 1000) if cpu.present else containers.cpu,
-        read_quantity(memory) if memory.present else containers.memory,
+def _asked(resources: Field, default: Demand, gpu_resource: str) -> Demand:
+    """Requests, limits where no request is given, and the default where there is neither."""
+    return _amounts(resources["requests"], resources["limits"], default, gpu_resource)
+
+
+def _amounts(requests: Field, limits: Field, default: Demand, gpu_resource: str) -> Demand:
+    gpus, cpu, memory = (
+        requests[name] if requests[name].present else limits[name] for name in (gpu_resource, "cpu", "memory")
     )
-
-
-def _container(container: Field, gpu_resource: str) -> Demand:
-    """Requests, or limits where no request is given."""
-    requests, limits = container["resources"]["requests"], container["resources"]["limits"]
-    asked, limit = _resources(requests, gpu_resource), _resources(limits, gpu_resource)
     return Demand(
-        asked.gpus if requests[gpu_resource].present else limit.gpus,
-        asked.cpu if requests["cpu"].present else limit.cpu,
-        asked.memory if requests["memory"].present else limit.memory,
-    )
-
-
-def _resources(resources: Field, gpu_resource: str) -> Demand:
-    return Demand(
-        gpus=read_whole(resources[gpu_resource]),
-        cpu=read_quantity(resources["cpu"], 1000),
-        memory=read_quantity(resources["memory"]),
+        read_whole(gpus) if gpus.present else default.gpus,
+        read_quantity(cpu, 1000) if cpu.present else default.cpu,
+        read_quantity(memory) if memory.present else default.memory,
     )
 
 

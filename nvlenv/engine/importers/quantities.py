@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import lru_cache
+from math import ceil
 
 from nvlenv.engine.importers.document import Field
 
@@ -18,6 +20,7 @@ _QUANTITY = re.compile(
 )
 
 
+@lru_cache(maxsize=4096)
 def parse_quantity(text: str) -> Fraction | None:
     """The exact number that a quantity stands for; None if it is not one.
 
@@ -46,15 +49,21 @@ def read_quantity(field: Field, scale: int = 1) -> int:
         return 0
     written = field.value
     good = isinstance(written, str | int | float) and not isinstance(written, bool)
-    number = parse_quantity(str(written)) if good and len(str(written)) < 100 else None
-    if number is None or not 0 <= number * scale <= LARGEST:
+    amount = _scaled(str(written), scale) if good and len(str(written)) < 100 else None
+    if amount is None:
         raise field.error("a quantity >= 0 such as 500m, 4, 1.5Gi or 2e3")
-    return -int(-number * scale // 1)
+    return amount
 
 
 def read_whole(field: Field) -> int:
     """A quantity of indivisible things, such as GPUs or pods."""
     count = read_quantity(field)
-    if read_quantity(field, 1000) != 1000 * count:
+    if field.present and parse_quantity(str(field.value)) != count:
         raise field.error("a whole number >= 0")
     return count
+
+
+@lru_cache(maxsize=4096)  # a cluster has thousands of pods and a few dozen different amounts
+def _scaled(text: str, scale: int) -> int | None:
+    number = parse_quantity(text)
+    return None if number is None or not 0 <= number * scale <= LARGEST else ceil(number * scale)

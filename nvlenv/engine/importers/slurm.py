@@ -44,6 +44,8 @@ class Parts:
 
     def take_text(self, where: str, text: str) -> bool:
         """Read a text of one of Slurm's formats; False if it is none."""
+        if re.match(r"\s*[\[{]", text):  # JSON may be one line of many megabytes
+            return False
         head = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")][:HEAD]
         if any(TOPOLOGY_LINE.match(line) for line in head):
             self.topologies.append(read_topology_conf(where, text))
