@@ -106,7 +106,7 @@ def cost_terms(played: Sequence[Played], names: Sequence[str], path: Path) -> Pa
     axes.axvline(bound, color="black", linestyle=":", linewidth=1.2, label="pooled bound")
     axes.set_yticks(range(len(order)), [short(name) for name in order])
     axes.invert_yaxis()
-    axes.legend(frameon=False, fontsize=9, loc="lower right")
+    axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.06, 1.0))
     return save(figure, path)
 
 

@@ -213,7 +213,9 @@ def _interval(interval: Any) -> dict[str, float]:
 def save(path: Path, name: str, entry: dict[str, Any]) -> None:
     """Put one scenario's entry into the file, whole or not at all; the others stay."""
     entries = {**(read_yaml(path) if path.exists() else {}), name: entry}
-    header = "# The best heuristic of each scenario on validation workloads; written by python -m agents.tune baselines\n"
+    header = (
+        "# The best heuristic of each scenario on validation workloads; written by python -m agents.tune baselines\n"
+    )
     write_text(path, header + yaml.safe_dump(entries, sort_keys=False, width=120))
 
 

@@ -16,6 +16,17 @@ workload one after another, cases.py runs recorded cases:
 
 prints every case that fails, with what was expected and found, and last `N passed, N failed`. The exit code is 0 if
 none failed, 1 if some did, 2 with one line of explanation for a file that cannot be read or is no file of cases.
+
+From Python, one workload on one cluster is one call:
+
+    >>> nodes = [Node(f"h{i}", {"rack": f"r{i // 2}", HOSTNAME: f"h{i}"}, {"gpu": 4, "pods": 10}) for i in range(4)]
+    >>> job = PodSet("job", 2, {"gpu": 4}, TopologyRequest(Mode.REQUIRED, "rack"))
+    >>> assign(["rack", HOSTNAME], nodes, [job])["job"].domains
+    ((('h0',), 1), (('h1',), 1))
+    >>> assign(["rack", HOSTNAME], nodes, [PodSet("job", 3, {"gpu": 4}, TopologyRequest(Mode.REQUIRED, "rack"))])["job"]
+    Failure(reason='topology "default" allows to fit only 2 out of 3 pod(s)')
+
+Many workloads on one cluster share a `Snapshot`, which reads the nodes once.
 """
 
 from __future__ import annotations

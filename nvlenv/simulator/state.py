@@ -183,10 +183,15 @@ CLOCK = np.dtype(
     align=True,
 )
 
-SAMPLE_FIELDS = ("hour", "free_gpus", "whole_racks", "waiting_gpus", "hero_waiting_gpus", "stalled", "running_gpus") + tuple(
-    f"slots_{s}" for s in SLOT_SIZES
-)
-
+SAMPLE_FIELDS = (
+    "hour",
+    "free_gpus",
+    "whole_racks",
+    "waiting_gpus",
+    "hero_waiting_gpus",
+    "stalled",
+    "running_gpus",
+) + tuple(f"slots_{s}" for s in SLOT_SIZES)
 
 
 class Row(IntEnum):
@@ -390,7 +395,9 @@ def load(
     if workload.gpus_per_pod.max(initial=0) > g:
         job = int(np.argmax(workload.gpus_per_pod))
         found = int(workload.gpus_per_pod[job])
-        raise InputError(workload.source, f"job {job}, gpus_per_pod", found, f"at most {g}, the GPUs of the largest node")
+        raise InputError(
+            workload.source, f"job {job}, gpus_per_pod", found, f"at most {g}, the GPUs of the largest node"
+        )
     if len(weights) < len(workload.class_names):
         raise InputError(workload.source, "weights", f"{len(weights)} weights", f"{len(workload.class_names)} classes")
     _load_cluster(sim, cluster)
@@ -495,7 +502,9 @@ def _load_jobs(sim: Sim, cluster: ClusterSpec, w: Workload, rules: Rules) -> Non
     jobs["preemptible"], jobs["movable"] = w.preemptible, w.movable
     jobs["held"], jobs["seen"], jobs["first_gpu"], jobs["heap_pos"] = -1, -1, -1, -1
     jobs["first_start"], jobs["finish"] = np.inf, np.inf
-    _fill_ideal(jobs, w.slice_gpus.astype(np.int64), int(sim.clock[0]["model"]), int(sim.clock[0]["rack_gpus"]), cluster.cliff)
+    _fill_ideal(
+        jobs, w.slice_gpus.astype(np.int64), int(sim.clock[0]["model"]), int(sim.clock[0]["rack_gpus"]), cluster.cliff
+    )
 
 
 def _load_mix(sim: Sim, n: int) -> None:

@@ -95,10 +95,18 @@ def lifetime(sim: Sim, r: int) -> tuple[Any, ...]:
     slots = sim.gpu_job[sim.racks[r]["node0"] * g : sim.racks[r]["node1"] * g]
     blocked = np.repeat(sim.nodes["blocked"][sim.racks[r]["node0"] : sim.racks[r]["node1"]] > 0, g)
     unsure = {int(n) for n in np.flatnonzero((slots >= 0) & (sim.jobs["status"][slots] != RUNNING)) // g}
-    ends = [float(sim.jobs[slots[k]]["predicted"]) for k in range(len(slots)) if slots[k] >= 0 and not blocked[k]
-            and k // g not in unsure]  # fmt: skip
+    known = [k for k in range(len(slots)) if slots[k] >= 0 and not blocked[k] and k // g not in unsure]
+    ends = [predicted_end(sim, sim.jobs[slots[k]]) for k in known]
     stays = float(current(sim)["noise"] * current(sim)["work"])
     return max(0.0, stays - max([0.0, *(end - now for end in ends)])), sum(nodes_of(sim, r))
+
+
+def predicted_end(sim: Sim, job: Any) -> float:
+    """By the estimate; each time the job outlives it, half as long again (at least a minute)."""
+    run = float(job["predicted"] - job["start"])
+    while job["start"] + run <= sim.clock[0]["now"]:
+        run = max(1 / 60, 1.5 * run)
+    return float(job["start"] + run)
 
 
 def mix_of(sim: Sim) -> list[tuple[int, int, float]]:
@@ -135,7 +143,9 @@ def slurm_domain(sim: Sim) -> tuple[int, int]:
 
     def segments(domain: int, height: int) -> int:
         inner = min(int(job["height"]), height) if job["mode"] == Mode.REQUIRED else height
-        return sum(pods(d) // int(c["pods_left"]) for d in {int(sim.ancestors[r, inner]) for r in racks_under(sim, domain)})
+        return sum(
+            pods(d) // int(c["pods_left"]) for d in {int(sim.ancestors[r, inner]) for r in racks_under(sim, domain)}
+        )
 
     for height in range(sim.ancestors.shape[1] - 1):
         domains = sorted({int(sim.ancestors[r, height]) for r in range(len(sim.racks))})

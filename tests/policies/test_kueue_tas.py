@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from nvlenv.errors import InputError
+from nvlenv.policies import kueue_tas
 from nvlenv.policies.kueue.cases import expected_of, read_cases, run_case
 from nvlenv.policies.kueue_tas import main
 
@@ -47,6 +49,19 @@ def test_failing_cases_are_shown_with_expected_and_found(tmp_path: Path, capsys:
     assert last == "80 passed, 1 failed"
 
 
+def test_a_case_of_another_kind_among_placements_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(SUITE.read_text())
+    document["cases"][1]["kind"] = "schedule_cycle"
+    file = tmp_path / "cases.json"
+    file.write_text(json.dumps(document))
+
+    assert main([str(file)]) == 1
+
+    first, last = capsys.readouterr().out.splitlines()
+    assert "kind schedule_cycle, which is not run here" in first
+    assert last == "80 passed, 1 failed"
+
+
 def test_a_pod_set_without_assignment_or_reason_is_expected_as_null() -> None:
     case = json.loads(SUITE.read_text())["cases"][0]
     case["expected"]["other"] = {"assignment": None}
@@ -61,9 +76,9 @@ def test_a_pod_set_without_assignment_or_reason_is_expected_as_null() -> None:
         ("[]", "expected a list of cases"),
         ('{"cases": 3}', "found int, expected a list of cases"),
         ('{"cases": [{"name": "no id"}]}', "expected a list of cases, each an object with an id"),
-        ('{"cases": [{"id": "a1", "kind": "schedule_cycle"}]}', "a1: found kind 'schedule_cycle'"),
-        ('{"cases": [{"id": "a1"}]}', "a1: found no 'levels'"),
-        ('{"cases": [{"id": "a1", "levels": ["x"], "nodes": [], "podsets": 3}]}', "a1: found 'int' object"),
+        ('{"cases": [{"id": "a1", "kind": "schedule_cycle"}]}', "a1.kind: found 'schedule_cycle'"),
+        ('{"cases": [{"id": "a1", "expected": {}}]}', "a1: found no 'levels'"),
+        ('{"cases": [{"id": "a1", "levels": ["x"], "nodes": [], "podsets": 3, "expected": {}}]}', "a1: found 'int'"),
     ],
 )
 def test_a_file_that_holds_no_cases_is_refused_in_one_line(
@@ -111,3 +126,7 @@ def test_a_pod_group_owned_by_one_pod_may_move() -> None:
 def test_reading_names_the_file() -> None:
     with pytest.raises(InputError, match=r"absent\.json"):
         read_cases("absent.json")
+
+
+def test_the_example_in_the_docstring_holds() -> None:
+    assert doctest.testmod(kueue_tas) == (0, 4)

@@ -12,7 +12,6 @@ from nvlenv.fragmentation import rack_fgd
 from nvlenv.policies.choose import choose
 from nvlenv.policies.packing import random_key
 from nvlenv.policies.rule import PACKINGS, parse_rule
-from nvlenv.simulator.outlook import refresh
 from nvlenv.simulator.scan import advance, step
 from tests.policies.definitions import RULES, best_rack, mix_of
 from tests.policies.states import gang, occupied, whole
@@ -33,7 +32,6 @@ def test_the_rack_is_the_one_that_the_definition_says(case: Case) -> None:
     alive = advance(sim)
     while alive:
         legal = np.flatnonzero(sim.mask[:racks]).tolist()
-        refresh(sim)  # predictions are made anew from uptime, for the definition as well
         for name, rule in rules.items():
             chosen = choose(sim, rule)
             if legal:

@@ -200,7 +200,6 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-
 # --- Crowds: so much in the way that racks must be opened --------------------------------------------------------------
 
 

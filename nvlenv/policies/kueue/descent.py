@@ -20,8 +20,8 @@ class Share:
 def distribute(rooms: Sequence[Room], need: Need, unit: int, profile: Profile) -> list[Share]:
     """Fill the rooms in the given order; the last one may be swapped for a tighter one.
 
-    unit: pods per slice, 1 if single pods are needed. Empty if the rooms do not hold everything: the counts promised
-    otherwise, and Kueue then goes on with nothing too.
+    unit: pods per slice. Empty if the rooms do not hold everything: the counts promised otherwise, and Kueue then goes
+    on with nothing too.
     """
     rooms = leader_to_front(list(rooms), need)
     shares: list[Share] = []
@@ -29,11 +29,11 @@ def distribute(rooms: Sequence[Room], need: Need, unit: int, profile: Profile) -
         if profile.best_fit and need.met_by(room):
             room = profile.tightest(rooms[index:], need)
         if need.met_by(room):
-            return [*shares, Share(room, need.amount * unit, need.leaders)]
-        given = min(need.offer(room), need.amount)
+            return [*shares, Share(room, need.slices * unit, need.leaders)]
+        given = min(need.offer(room), need.slices)
         leaders = min(room.leaders, need.leaders)
         shares.append(Share(room, given * unit, leaders))
-        need = Need(need.amount - given, need.leaders - leaders, need.in_slices)
+        need = Need(need.slices - given, need.leaders - leaders)
     return []
 
 
@@ -57,14 +57,12 @@ def descend(shares: list[Share], level: int, last: int, demand: Demand, profile:
 
 
 def _hand_down(share: Share, unit: int, profile: Profile) -> list[Share]:
-    """One parent's share among its own children, in slices of `unit` pods if that is more than one.
+    """One parent's share among its own children, in slices of `unit` pods.
 
     The order is that of the counting phase: below the slice level no slices were counted there, so that the children
     with the fewest pods come first.
     """
     children = profile.plain(share.room.children)
-    if unit == 1:
-        return distribute(children, Need(share.pods, share.leaders, in_slices=False), 1, profile)
     for child in children:
         child.cut(unit)
     return distribute(children, Need(share.pods // unit, share.leaders), unit, profile)

@@ -11,20 +11,17 @@ from nvlenv.policies.kueue.rooms import Room
 
 @dataclass(frozen=True)
 class Need:
-    """What is still to be placed: `amount` slices or single pods, and perhaps a leader."""
+    """What is still to be placed: some slices, and perhaps a leader."""
 
-    amount: int
+    slices: int
     leaders: int
-    in_slices: bool = True
 
     def offer(self, room: Room) -> int:
-        """What the room holds of the kind that is needed."""
-        if self.in_slices:
-            return room.slices_led if self.leaders else room.slices
-        return room.pods_led if self.leaders else room.pods
+        """How many slices the room holds, beside the leader if there is one to place."""
+        return room.slices_led if self.leaders else room.slices
 
     def met_by(self, room: Room) -> bool:
-        return self.offer(room) >= self.amount and room.leaders >= self.leaders
+        return self.offer(room) >= self.slices and room.leaders >= self.leaders
 
 
 @dataclass(frozen=True)
@@ -66,9 +63,8 @@ def leader_to_front(rooms: list[Room], need: Need) -> list[Room]:
     """Move the first room that can host the leader and still leaves the workers enough room overall to the front."""
     if not need.leaders:
         return rooms
-    alone = Need(need.amount, 0, need.in_slices)
-    slack = sum(map(alone.offer, rooms)) - need.amount
+    slack = sum(room.slices for room in rooms) - need.slices
     for index, room in enumerate(rooms):
-        if room.leaders and alone.offer(room) - need.offer(room) <= slack:
+        if room.leaders and room.slices - room.slices_led <= slack:
             return [room, *rooms[:index], *rooms[index + 1 :]]
     return rooms

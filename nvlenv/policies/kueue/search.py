@@ -50,14 +50,17 @@ def _one_room(ordered: list[Room], need: Need, required: bool, profile: Profile)
 
 
 def _spread(level: int, ordered: list[Room], need: Need, profile: Profile) -> Selection | Shortfall:
-    """Rooms in order until the need is met: the leader's first, the last one as tight as possible."""
+    """Rooms in order until the need is met: the leader's first, the last one as tight as possible.
+
+    LeastFreeCapacity needs no exception: in its order the first room that meets the rest is the tightest.
+    """
     chosen: list[Room] = []
-    left = need.amount
+    left = need.slices
     if need.leaders:
         ordered = leader_to_front(ordered, need)
         if not ordered[0].leaders:
             return Shortfall(level, 0)
-        host = profile.tightest(ordered, need) if profile.best_fit and need.met_by(ordered[0]) else ordered[0]
+        host = profile.tightest(ordered, need) if need.met_by(ordered[0]) else ordered[0]
         chosen.append(host)
         left -= host.slices_led
         ordered = profile.plain(ordered[1:])
@@ -67,7 +70,6 @@ def _spread(level: int, ordered: list[Room], need: Need, profile: Profile) -> Se
         if left <= 0:
             break
         rest = Need(left, 0)
-        last = profile.best_fit and rest.met_by(room)
-        chosen.append(profile.tightest(ordered[index:], rest) if last else room)
+        chosen.append(profile.tightest(ordered[index:], rest) if rest.met_by(room) else room)
         left -= chosen[-1].slices
-    return Selection(level, chosen) if left <= 0 else Shortfall(level, need.amount - left)
+    return Selection(level, chosen) if left <= 0 else Shortfall(level, need.slices - left)

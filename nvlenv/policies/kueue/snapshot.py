@@ -92,13 +92,7 @@ def assign(
     usage: Sequence[Usage] = (),
     repair: Repair | None = None,
 ) -> Result:
-    """One workload on one cluster: pod set name -> Assignment or Failure. See `Snapshot` for the arguments.
-
-    >>> nodes = [Node(f"h{i}", {"rack": f"r{i // 2}", HOSTNAME: f"h{i}"}, {"gpu": 4, "pods": 10}) for i in range(4)]
-    >>> job = PodSet("job", 2, {"gpu": 4}, TopologyRequest(Mode.REQUIRED, "rack"))
-    >>> assign(["rack", HOSTNAME], nodes, [job])["job"].domains
-    ((('h0',), 1), (('h1',), 1))
-    """
+    """One workload on one cluster: pod set name -> Assignment or Failure. See `Snapshot` for the arguments."""
     snapshot = Snapshot(
         levels,
         nodes,

@@ -50,9 +50,6 @@ class Tree:
     def last(self) -> int:
         return len(self.levels) - 1
 
-    def level_of(self, key: str) -> int | None:
-        return self.levels.index(key) if key in self.levels else None
-
     def id_of(self, path: Path) -> str:
         """A host is known by its name alone, every other domain by its whole path."""
         return path[-1] if self.by_host and len(path) == len(self.levels) else ",".join(path)
