@@ -87,9 +87,8 @@ class EvaluationCallback(BaseCallback):
 
     def save(self) -> None:
         """Save what `--resume` needs."""
-        with written_whole(self.run_folder / "model.zip") as part:
-            with part.open("wb") as file:
-                self.model.save(file)
+        with written_whole(self.run_folder / "model.zip") as part, part.open("wb") as file:
+            self.model.save(file)
         write_json(
             self.run_folder / "state.json", {"best": self.best, "next_at": self.next_at, "steps": self.num_timesteps}
         )

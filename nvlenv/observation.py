@@ -1,6 +1,6 @@
 """What a learned policy sees: the feature schema and the kernel that fills it.
 
-Three float32 arrays: `racks` (R, F), `job` (J,) and `cluster` (C,). Scaling is fixed by the schema, so that there are no
+Three float32 arrays: `racks` (R, F), `job` (J,) and `cluster` (C,). Scaling is fixed by the schema, so there are no
 statistics to lose, and every value is rounded to a grid of 1/4096, so that the last bit of a logarithm never decides.
 A policy file records `SCHEMA_VERSION` and the feature names; a file of another version is refused.
 """

@@ -7,11 +7,11 @@ What a job asks of Kueue follows from its mode (the level is that of its promise
     required, one slice   podset-required-topology: level
     required, k slices    podset-slice-required-topology: level, with podset-slice-size
 
-Gates are Kueue's defaults: BestFit for required and preferred, LeastFreeCapacity for the other two. Kueue has no hold, no
+Gates are Kueue's defaults: BestFit for required and preferred, LeastFreeCapacity for the others. Kueue has no hold, no
 reservation and no way to open racks for their shape; it never lets a job wait that it could place, and neither does
 this policy.
 
-Playing an episode by itself it binds every pod to the very node that Kueue chooses. Asked decision by decision, it plans
+Playing an episode by itself it binds every pod to the node that Kueue chooses. Asked decision by decision, it plans
 the whole job when it comes up and then names the racks of that plan one after another; inside a rack the simulator
 chooses the nodes. Where no action says what Kueue would do (LeastFreeCapacity scatters pods over the fullest nodes of
 many racks), it takes the nearest legal one.
@@ -84,7 +84,7 @@ class KueuePolicy:
 
 
 class Ground:
-    """The nodes of a simulator as Kueue sees them. Names are zero-padded numbers, so that their order is that of numbers.
+    """The nodes of a simulator as Kueue sees them. Names are zero-padded, so that their order is that of numbers.
 
     Kueue leaves out blocked nodes; here they stay with nothing free, which is the same to every placement.
     """

@@ -19,7 +19,7 @@ def part_here(sim, r):
 
 @kernel
 def nodes_taken(sim, r, pods):
-    """Whole nodes that rack r would lose to so many pods of the job at hand; sub-node pods go to part-used nodes first."""
+    """Whole nodes that rack r would lose to so many pods of this job; sub-node pods go to part-used nodes first."""
     g, p = sim.cap.shape[1] - 1, sim.jobs[sim.clock[0].current].pod_gpus
     per_node = g // p
     in_part = sim.cap[r, p] - sim.cap[r, g] * per_node

@@ -60,13 +60,15 @@ def _is_inside(sim, r, domain):
 
 @kernel
 def tight_part(sim, rule, kept):
-    """The least pods of a spread that one rack must take now so that the rest still fits the fewest racks."""
-    left, last = sim.clock[0].pods_left, -1
-    while True:
-        last = _next_roomiest(sim, rule, kept, last)
-        if last < 0 or part_here(sim, last) >= left:
-            return left
+    """The least pods of a spread that one rack must take now so that the rest still fits the fewest racks.
+
+    More than any rack takes if the allowed racks do not hold all of it.
+    """
+    left, last = sim.clock[0].pods_left, _next_roomiest(sim, rule, kept, -1)
+    while last >= 0 and part_here(sim, last) < left:
         left -= part_here(sim, last)
+        last = _next_roomiest(sim, rule, kept, last)
+    return left if last >= 0 else sim.clock[0].pods_left + 1
 
 
 @kernel

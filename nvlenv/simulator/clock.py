@@ -6,8 +6,8 @@ Events at one instant come in a fixed order: completions by job number, then nod
 from __future__ import annotations
 
 import numpy as np
-from nvlenv.kernel import kernel
 
+from nvlenv.kernel import kernel
 from nvlenv.simulator.state import RUNNING
 
 

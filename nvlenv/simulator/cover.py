@@ -160,7 +160,7 @@ def _cleared(sim, r):
 def cheapest_victims(sim, opener, r, need, worst):
     """The jobs that free `need` more nodes of rack r for the opener at the least cost, by ending or by moving.
 
-    Only nodes with STATE from 2 to `worst` are cleared. Writes the jobs to VICTIMS, largest first, and returns how many;
+    Only nodes with STATE from 2 to `worst` are cleared. Writes jobs to VICTIMS, largest first, and returns how many;
     0: so many nodes cannot be freed.
     """
     _make_groups(sim, opener, r, worst)

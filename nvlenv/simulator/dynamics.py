@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from nvlenv.kernel import kernel
 
 from nvlenv.collectives import ratio_kernel, speed_kernel
+from nvlenv.kernel import kernel
 from nvlenv.simulator.clock import push_completion, remove_completion
 from nvlenv.simulator.occupancy import release, set_node
 from nvlenv.simulator.queues import charge, dequeue, enqueue

@@ -7,7 +7,6 @@ The *reach* of a slice is the height of the domain that is to hold it: 0 a rack,
 from __future__ import annotations
 
 from nvlenv.kernel import kernel
-
 from nvlenv.simulator.eviction import mark_opens
 from nvlenv.simulator.queues import has_quota
 from nvlenv.types import Mode

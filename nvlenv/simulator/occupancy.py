@@ -7,7 +7,6 @@ kept up to date here on every change and never recomputed.
 from __future__ import annotations
 
 from nvlenv.kernel import kernel
-
 from nvlenv.simulator.state import SLOT_SIZES
 
 
@@ -51,7 +50,7 @@ def _update_caps(sim, r, before, after):
 
 @kernel
 def tightest_node(sim, r, p):
-    """The usable node of rack r with the fewest free GPUs that still hold a pod of p; lowest index on ties; -1: none."""
+    """The usable node of rack r with the fewest free GPUs that still hold a pod of p; lowest on ties; -1: none."""
     best, best_free = -1, 1 << 30
     for n in range(sim.racks[r].node0, sim.racks[r].node1):
         free = usable_free(sim.nodes[n])

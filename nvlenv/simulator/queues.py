@@ -8,7 +8,6 @@ Quota is charged from start to end. A queue may use more than its nominal share 
 from __future__ import annotations
 
 from nvlenv.kernel import kernel
-
 from nvlenv.simulator.state import WAITING
 
 

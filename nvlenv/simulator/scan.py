@@ -11,7 +11,6 @@ arriving job alone, because it makes no room for the others.
 from __future__ import annotations
 
 from nvlenv.kernel import kernel
-
 from nvlenv.simulator.clock import next_time, pass_time
 from nvlenv.simulator.dynamics import apply_node_event, finish, start
 from nvlenv.simulator.eviction import open_rack

@@ -4,7 +4,7 @@ A *batch* is a `Sim` whose arrays have a leading axis of N simulators; `view(bat
 sharing memory. Kernels and policies always work on such a view, in Python and in numba alike.
 
 Shape letters: J jobs, R racks, M nodes, G GPUs of the largest node, D domains (racks first, then each coarser level,
-the whole cluster last), H levels from the rack (0) to the whole cluster (H - 1), Q queues, K job classes, E node events.
+the whole cluster last), H levels from the rack (0) to the whole cluster (H - 1), Q queues, K classes, E node events.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
-from nvlenv.kernel import compiled
 
 from nvlenv.collectives import MODELS, ideal_ratio_kernel
 from nvlenv.errors import InputError
+from nvlenv.kernel import compiled
 from nvlenv.types import ClusterSpec, NodeEvents, QueueSpec, Workload
 
 SLOT_SIZES = (1, 2, 4, 8, 16, 18)  # slice sizes in nodes whose free slots are counted all the time
@@ -282,7 +282,7 @@ class Dims:
     def cover(self, other: Dims) -> Dims:
         """Large enough for both."""
         sizes = {name: max(size, vars(other)[name]) for name, size in vars(self).items()}
-        # Padded racks come before the coarser domains, and a cluster has one domain on each level that only the other has.
+        # Padded racks come before the coarser domains; a cluster has one domain on each level that only the other has.
         coarser = max(d.domains - d.racks + sizes["heights"] - d.heights for d in (self, other))
         return Dims(**{**sizes, "domains": sizes["racks"] + coarser})
 
@@ -526,7 +526,7 @@ def _fill_ideal(jobs, slice_gpus, model, rack_gpus, cliff):
     for j in range(len(jobs)):
         largest = max(largest, jobs[j].gpus)
     scratch = np.zeros(2 * largest // rack_gpus + 1, np.int64)
-    known = dict()
+    known = {}
     for j in range(len(jobs)):
         key = (jobs[j].gpus, slice_gpus[j])
         if jobs[j].comm == 0.0:

@@ -48,7 +48,7 @@ def occupied(
 
 
 def whole(*free_nodes: int, size: int | None = None) -> list[list[int]]:
-    """Racks with so many wholly free nodes, for `occupied`; all racks have `size` nodes, by default as many as the most."""
+    """Racks with so many wholly free nodes, for `occupied`; all racks have `size` nodes, by default the most."""
     size = size or max(free_nodes)
     return [[4] * n + [0] * (size - n) for n in free_nodes]
 

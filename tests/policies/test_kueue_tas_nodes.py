@@ -195,6 +195,17 @@ def test_a_domain_never_counts_more_pods_than_32_bits_hold() -> None:
     assert put(nodes, job(2**31 - 1, ANY)) == {"h1": 2**31 - 1}
 
 
+def test_a_resource_the_node_lacks_stays_at_nothing_whatever_runs_there() -> None:
+    running = [RunningPod("n1", {"tpu": 0})]
+    assert put(one_host(), PodSet("job", 1, {"tpu": 1}, ANY), running_pods=running) == NONE_FITS + 'resource "tpu": 1'
+
+
+def test_a_group_is_placed_at_the_turn_of_its_first_member() -> None:
+    grouped = [PodSet(name, count, {"gpu": 1}, ANY, group="g") for name, count in (("a", 1), ("c", 2))]
+    result = assign(LEVELS[1:], rack(4), [grouped[0], PodSet("b", 1, {"gpu": 1}, ANY), grouped[1]])
+    assert list(result) == ["a", "c", "b"]
+
+
 def test_pod_sets_are_placed_in_order_each_seeing_the_ones_before() -> None:
     first, second, third = (PodSet(name, 1, {"gpu": 3}, required("rack")) for name in "abc")
     result = assign(LEVELS[1:], rack(3, 4), [second, first, third])

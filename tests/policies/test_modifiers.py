@@ -263,17 +263,14 @@ def test_delay_waits_for_one_rack_only_if_there_could_be_one() -> None:
 
 
 def test_the_hero_controller_stays_in_the_block_that_costs_least_in_all() -> None:
-    # The first rack is the cheapest to open, but its block lacks a second one that can be.
-    g4 = {"gpus": 4, "gpus_per_pod": 4, "mode": Mode.REQUIRED, "duration": 99.0, "priority": 1, "preemptible": True}
-    heroes = gang(4, slice_nodes=2, priority=3)
-    fixed = {**g4, "gpus": 8, "preemptible": False}
-    small, large = {**g4, "gpus": 4}, {**g4, "gpus": 8}
-    sim = occupied(
-        [[4, 4]] * 4, [small, fixed, large, large, {**heroes, "submit": 1.0}], blocks=[0, 0, 1, 1], slice_nodes=2
-    )
-    for rack in range(4):
+    # One node of every rack of three is free. The first rack is cheapest to open for two, but its block lacks another.
+    job = {"gpus": 4, "gpus_per_pod": 4, "mode": Mode.REQUIRED, "duration": 99.0, "priority": 1, "preemptible": True}
+    small, large, fixed = job, {**job, "gpus": 8}, {**job, "gpus": 8, "preemptible": False}
+    hero = gang(4, slice_nodes=2, priority=3, submit=1.0)
+    sim = occupied([[4, 4, 4]] * 4, [small, small, fixed, large, large, hero], blocks=[0, 0, 1, 1], slice_nodes=2)
+    for rack in (0, 0, 1, 2, 3):
         step(sim, rack)
 
-    assert int(sim.clock[0]["now"]) == 1
-    assert choose(sim, parse_rule("best-fit+open")) == 4  # open[0]: one victim of four GPUs
+    assert sim.clock[0]["now"] == 1.0
+    assert choose(sim, parse_rule("best-fit+open")) == 4  # open[0]: a victim of four GPUs
     assert choose(sim, parse_rule("best-fit+open-hero")) == 6  # open[2]

@@ -200,7 +200,7 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-# --- Crowds: so much in the way that racks must be opened --------------------------------------------------------------
+# --- Crowds: so much in the way that racks must be opened -----------------------------------------------------------
 
 
 def crowded_case(seed: int) -> Case:

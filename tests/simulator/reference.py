@@ -73,7 +73,9 @@ class Reference:
         events: NodeEvents | None = None,
     ) -> None:
         self.cluster, self.rules, self.weights = cluster, rules, weights
-        self.nodes = [Node(*of) for of in zip(cluster.node_rack, map(int, cluster.node_gpus), cluster.cordoned)]
+        self.nodes = [
+            Node(*of) for of in zip(cluster.node_rack, map(int, cluster.node_gpus), cluster.cordoned, strict=True)
+        ]
         self.whole = max(len(node.slots) for node in self.nodes)  # GPUs of the largest node
         self.jobs = [Job(workload, number) for number in range(len(workload))]
         self.queues = list(queues) or [QueueSpec(name, cluster.gpus) for name in workload.queue_names]
@@ -439,8 +441,8 @@ class Reference:
 def relative_time(model: str, shares: list[int], cliff: float) -> float:
     """Communication time, relative to all ranks in one rack, of ranks numbered rack by rack, larger share first.
 
-    Recursive doubling plays the rounds, pair by pair, with ranks made up to a power of two in the last rack. A ring is as
-    slow as its slowest link.
+    Recursive doubling plays the rounds, pair by pair, with ranks made up to a power of two in the last rack. A ring is
+    as slow as its slowest link.
     """
     if model == "ring":
         return cliff if len(shares) > 1 else 1.0
