@@ -13,17 +13,18 @@ from typing import Any
 import numpy as np
 
 from nvlenv.engine import load_policy
-from nvlenv.loading import horizon_of, pooled_waiting, prepare
+from nvlenv.loading import horizon_of, pooled_waiting, prepare, warmup_of
 from nvlenv.policies import heuristic
 from nvlenv.policies.play import play
 from nvlenv.scenario import Scenario
 from nvlenv.simulator.state import RUNNING, SAMPLE_FIELDS, SLOT_SIZES, WAITING, Sim
 from nvlenv.types import Policy
-from nvlenv.workload import TraceWorkload
+from nvlenv.workload import TraceWorkload, cached_trace
 
 SPLITS = {"train": 0, "validation": 1, "test": 2}
 TRACE_PORTIONS = {"train": (0.0, 0.7), "validation": (0.7, 0.85), "test": (0.85, 1.0)}  # of the time of a trace
-TRACE_JOBS = 2_000  # of a window replayed from a trace
+TRACE_JOBS = 2_000  # of a window replayed from a trace,
+TRACE_SHARE = 1 / 3  # but at most this share of the portion, so that windows differ
 BOUND = "pooled"  # the name under which the bound from below is kept
 Metrics = dict[str, float]
 
@@ -38,9 +39,12 @@ def split_scenario(scenario: Scenario, split: str) -> Scenario:
     workload = scenario.workload
     if not isinstance(workload, TraceWorkload) or workload.portion != (0.0, 1.0):
         return scenario
-    changes: dict[str, Any] = {"portion": TRACE_PORTIONS[split]}
+    start, end = TRACE_PORTIONS[split]
+    changes: dict[str, Any] = {"portion": (start, end)}
     if workload.jobs is None and workload.hours is None:
-        changes["jobs"] = TRACE_JOBS
+        submit = cached_trace(workload.path, workload.format).submit_s
+        inside = np.mean((submit >= start * submit[-1]) & (submit < end * submit[-1])) * len(submit)
+        changes["jobs"] = max(1, min(TRACE_JOBS, int(TRACE_SHARE * inside)))
     return scenario.model_copy(update={"workload": workload.model_copy(update=changes)})
 
 
@@ -106,7 +110,7 @@ def play_workload(seed: np.random.SeedSequence, scenario: Scenario, names: Seque
         play(find_policy(name), sim)
         metrics[name] = measure(sim, episode.workload.class_names)
         series[name] = sim.samples[: int(sim.clock["n_samples"][0])]
-    hours = horizon_of(scenario, episode) - scenario.episode.warmup_hours
+    hours = horizon_of(scenario, episode) - warmup_of(scenario, episode)
     metrics[BOUND] = {"cost": pooled_waiting(scenario, episode) / hours / episode.cluster.gpus}
     return Played(metrics, series)
 

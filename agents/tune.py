@@ -36,7 +36,7 @@ from nvlenv.config import read_yaml
 from nvlenv.errors import InputError
 from nvlenv.files import write_text
 from nvlenv.loading import prepare
-from nvlenv.policies import BASELINES, PACKINGS, UNTUNED, heuristic
+from nvlenv.policies import BASELINES, PACKINGS, UNTUNED, heuristic, parse_rule
 from nvlenv.policies.play import play
 from nvlenv.scenario import Scenario, scenario_names
 
@@ -80,14 +80,16 @@ class Candidate:
         return "+".join(parts)
 
     def varied(self) -> Iterator[Candidate]:
-        """Every candidate that differs from this one in a single parameter."""
+        """Every candidate that differs from this one in a single parameter (defaults left out count as given)."""
+        same = parse_rule(self.name)
         for place, (modifier, parameters) in enumerate(self.modifiers):
             for key, values in REFINEMENTS.get(modifier, {}).items():
                 for value in values:
                     new = tuple(sorted({**dict(parameters), key: value}.items()))
                     changed = (*self.modifiers[:place], (modifier, new), *self.modifiers[place + 1 :])
-                    if new != parameters:
-                        yield replace(self, modifiers=changed)
+                    candidate = replace(self, modifiers=changed)
+                    if parse_rule(candidate.name) != same:
+                        yield candidate
 
 
 def all_candidates() -> list[Candidate]:

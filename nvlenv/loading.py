@@ -12,15 +12,19 @@ from nvlenv.simulator.state import Dims, Rules, Sim, allocate, load
 def horizon_of(scenario: Scenario, episode: Episode) -> float:
     """When the window ends: after the scenario's hours, or with the last submit of a shorter workload (a trace)."""
     last = float(episode.workload.submit[-1]) if len(episode.workload) else 0.0
-    hours = scenario.episode.hours
-    return min(hours, last) if last > scenario.episode.warmup_hours else hours
+    return min(scenario.episode.hours, last) if last > 0 else scenario.episode.hours
+
+
+def warmup_of(scenario: Scenario, episode: Episode) -> float:
+    """When counting starts: the scenario's warm-up, and the same share of a shorter window."""
+    return scenario.episode.warmup_hours * horizon_of(scenario, episode) / scenario.episode.hours
 
 
 def rules_of(scenario: Scenario, episode: Episode) -> Rules:
     """The simulator's settings that a scenario asks for."""
     return Rules(
         horizon=horizon_of(scenario, episode),
-        measure_from=scenario.episode.warmup_hours,
+        measure_from=warmup_of(scenario, episode),
         sample_every=scenario.episode.sample_every_hours,
         collective=scenario.collective,
         slice_nodes=scenario.slice_nodes,

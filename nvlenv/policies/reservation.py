@@ -10,6 +10,8 @@ it has waited long enough.
 
 from __future__ import annotations
 
+import numpy as np
+
 from nvlenv.kernel import kernel
 from nvlenv.policies.packing import nodes_taken
 from nvlenv.simulator.occupancy import tightest_node
@@ -27,7 +29,7 @@ def waited(sim):
 def reservation_size(sim, rule):
     """GPUs from which on a waiting job has racks reserved."""
     c = sim.clock[0]
-    return int(rule.easy_share * c.capacity) if rule.easy_share > 0.0 else c.hero_gpus
+    return int(np.ceil(rule.easy_share * c.capacity)) if rule.easy_share > 0.0 else c.hero_gpus
 
 
 @kernel

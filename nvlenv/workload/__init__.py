@@ -41,6 +41,7 @@ __all__ = [
     "TraceReport",
     "TraceWorkload",
     "WorkloadConfig",
+    "cached_trace",
     "check_config",
     "class_weights",
     "default_rules",

@@ -129,3 +129,12 @@ def test_mistakes_are_told_in_one_line(arguments: list[str], message: str, capsy
     error = capsys.readouterr().err.strip()
     assert error.startswith("error: ") and "\n" not in error
     assert message in error and "expected" in error
+
+
+def test_a_window_shorter_than_the_warm_up_is_still_counted() -> None:
+    scenario = load_scenario("lab-16", [*SMALL, "workload.hours=12", "episode.hours=480", "episode.warmup_hours=48"])
+
+    played = play_workload(split_seeds(0, "validation", 1)[0], scenario, ["least-allocated"]).metrics
+
+    assert 0 < played["least-allocated"]["goodput"] <= 1
+    assert played["pooled"]["cost"] >= 0

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
 from itertools import combinations, cycle
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from nvlenv.loading import prepare
 from nvlenv.policies import heuristic
 from nvlenv.policies.choose import choose
 from nvlenv.policies.rule import OPEN_CHEAPEST, OPEN_HERO, PACKINGS, Rule, parse_rule
+from nvlenv.scenario import Scenario
 from nvlenv.simulator.outlook import refresh_for
 from nvlenv.simulator.scan import advance, apply, step
 from nvlenv.simulator.state import Sim, copy_into
@@ -28,7 +32,7 @@ from tests.policies.definitions import (
 )
 from tests.policies.states import PREFERRED, gang, nodes_by_rack, occupied, place_one
 from tests.policies.states import whole as whole_racks
-from tests.simulator.cases import Case, cases
+from tests.simulator.cases import Case, cases, crowded_case
 
 NAMES = (
     "best-fit+fill",
@@ -44,7 +48,7 @@ NAMES = (
     "best-fit+open",
     "best-fit+open-hero",
 )
-untimed = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+untimed = settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
 
 
 # --- The definitions --------------------------------------------------------------------------------------------------
@@ -153,27 +157,28 @@ def hero_rack(sim: Sim, legal: list[int]) -> int:
     return min(inside or legal, key=lambda r: (cost[r], r))
 
 
-def defined_actions(sim: Sim, name: str, copy: Sim) -> set[int]:
-    """What the heuristic may do: one action, or several that differ in nothing that it looks at."""
+def defined_action(sim: Sim, name: str, copy: Sim) -> int:
+    """What the heuristic does; `copy` is work space."""
     rule, racks, hold = parse_rule(name), len(sim.racks), 2 * len(sim.racks) + 1
-    refresh_for(sim, int(rule.easy_share * sim.clock[0]["capacity"]) or int(sim.clock[0]["hero_gpus"]))
+    share = math.ceil(rule.easy_share * sim.clock[0]["capacity"])
+    refresh_for(sim, share or int(sim.clock[0]["hero_gpus"]))
     may_hold = bool(sim.mask[hold])
     if may_hold and delays(sim, rule):
-        return {hold}
+        return hold
     if rule.fill and sim.mask[2 * racks] and not (may_hold and fill_is_kept(sim, rule, copy)):
-        return {2 * racks}
+        return 2 * racks
     legal = np.flatnonzero(sim.mask[:racks]).tolist()
     allowed = [r for r in legal if not (may_hold and is_kept(sim, rule, r, part(sim, r)))]
     if rule.tight and sim.clock[0]["reach"] > 0:
         allowed = tight_racks(sim, allowed)
     if allowed:
-        return {best_rack(sim, PACKINGS[rule.packing], allowed)}
+        return best_rack(sim, PACKINGS[rule.packing], allowed)
     opens = np.flatnonzero(sim.mask[racks : 2 * racks]).tolist()
     if rule.open == OPEN_HERO and opens:
-        return {racks + hero_rack(sim, opens)}
+        return racks + hero_rack(sim, opens)
     if opens and (rule.open == OPEN_CHEAPEST or not may_hold):
-        return {racks + min(opens, key=lambda r: (sim.open_gpus[r], sim.open_lost[r], r))}
-    return {hold}
+        return racks + min(opens, key=lambda r: (sim.open_gpus[r], sim.open_lost[r], r))
+    return hold
 
 
 def twin_of(sim: Sim) -> Sim:
@@ -184,15 +189,33 @@ def twin_of(sim: Sim) -> Sim:
 # --- The tests --------------------------------------------------------------------------------------------------------
 
 
+def check_every_decision(sim: Sim, picks: Iterator[int]) -> None:
+    """Compare at every decision of an episode that goes as `picks` says: half of the time at random, else sensibly."""
+    copy, alive, sensible = twin_of(sim), advance(sim), parse_rule("best-fit+open")
+    while alive:
+        for name in NAMES:
+            assert choose(sim, parse_rule(name)) == defined_action(sim, name, copy), name
+        pick, legal = next(picks), np.flatnonzero(sim.mask)
+        alive = step(sim, legal[pick // 2 % len(legal)] if pick % 2 else choose(sim, sensible))
+
+
 @given(case=cases())
 @untimed
 def test_a_composition_acts_as_its_definition_says(case: Case) -> None:
-    sim, picks = case.load(), cycle(case.picks)
-    copy, alive = twin_of(sim), advance(sim)
-    while alive:
-        for name in NAMES:
-            assert choose(sim, parse_rule(name)) in defined_actions(sim, name, copy), name
-        alive = step(sim, np.flatnonzero(sim.mask)[next(picks) % int(sim.mask.sum())])
+    check_every_decision(case.load(), cycle(case.picks))
+
+
+@pytest.mark.parametrize("seed", range(0, 150, 10))
+def test_it_does_so_where_racks_must_be_opened(seed: int) -> None:
+    for case in map(crowded_case, range(seed, seed + 10)):
+        check_every_decision(case.load(), cycle(case.picks))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_does_so_in_a_busy_lab(seed: int, make_small: Callable[..., Scenario]) -> None:
+    scenario = make_small("workload.load=1.1", "episode.hours=30", "cluster.racks=6")
+    sim = prepare(scenario, scenario.draw(np.random.SeedSequence(seed)))
+    check_every_decision(sim, cycle(np.random.default_rng(seed).integers(0, 8, 997).tolist()))
 
 
 @pytest.mark.parametrize(
