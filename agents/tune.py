@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -236,7 +237,7 @@ def baselines(arguments: argparse.Namespace) -> None:
         "seed": arguments.seed,
         "warmup_hours": scenario.episode.warmup_hours,
         "scenario_digest": scenario.digest(),
-        "command": "python -m agents.tune " + " ".join(sys.argv[1:]),
+        "command": "python -m agents.tune " + shlex.join(arguments.given),
         "versions": versions(),
     }
     save(arguments.out, scenario.name, entry)
@@ -262,7 +263,9 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0: done, 2: bad input, told in one line on stderr."""
-    arguments = parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else list(argv)
+    arguments = parser().parse_args(given)
+    arguments.given = given
     try:
         arguments.run(arguments)
     except InputError as error:

@@ -8,11 +8,13 @@ from nvlenv.scenario import Episode, Scenario
 from nvlenv.simulator.pooled import run_pooled
 from nvlenv.simulator.state import Dims, Rules, Sim, allocate, load
 
+MOSTLY_FILLED = 0.9  # a workload whose submits reach so far into the window fills it
+
 
 def horizon_of(scenario: Scenario, episode: Episode) -> float:
-    """When the window ends: after the scenario's hours, or with the last submit of a shorter workload (a trace)."""
+    """When the window ends: after the scenario's hours, or with the last submit of a much shorter trace."""
     last = float(episode.workload.submit[-1]) if len(episode.workload) else 0.0
-    return min(scenario.episode.hours, last) if last > 0 else scenario.episode.hours
+    return last if 0 < last < MOSTLY_FILLED * scenario.episode.hours else scenario.episode.hours
 
 
 def warmup_of(scenario: Scenario, episode: Episode) -> float:
