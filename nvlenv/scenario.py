@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,6 +27,7 @@ from nvlenv.topology import levels_to_rack, uniform_cluster
 from nvlenv.types import BoolArray, ClusterSpec, NodeEvents, QueueSpec, Workload
 from nvlenv.workload import SyntheticWorkload, WorkloadConfig, check_config, class_weights, draw_workload
 from nvlenv.workload.mix import Model, NonNegative, Positive
+from nvlenv.workload.promise import promise_warnings
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -163,6 +165,8 @@ class Scenario(Model):
                     field = f"classes.{job_class.name}.queue"
                     raise InputError("workload", field, repr(job_class.queue), f"one of the queues {names}")
             check_config(self.workload, cluster)
+            for line in promise_warnings(self.workload.classes, cluster):
+                warnings.warn(line, stacklevel=2)
         if self.failures is not None:
             self.failures.check(cluster)
         return self

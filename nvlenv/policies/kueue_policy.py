@@ -104,7 +104,7 @@ class Ground:
         self._snapshot.free = [{GPU: gpus, PODS: MANY_PODS} for gpus in free]
         job, c = sim.jobs[sim.clock[0]["current"]], sim.clock[0]
         count = int(c["units_left"] - 1) * int(job["unit_pods"]) + int(c["pods_left"])
-        podset = PodSet("job", count, {GPU: int(job["pod_gpus"])}, request_of(job))
+        podset = PodSet("job", count, {GPU: int(job["pod_gpus"])}, request_of(job, len(self.levels)))
         placed = self._snapshot.assign([podset])["job"]
         if isinstance(placed, Failure):
             return {}
@@ -116,10 +116,13 @@ class Ground:
         return Node(name, {**labels, HOSTNAME: name}, {})
 
 
-def request_of(job: np.void) -> TopologyRequest:
-    """The topology request of a job (a row of `Sim.jobs`)."""
+def request_of(job: np.void, levels: int) -> TopologyRequest:
+    """The topology request of a job (a row of `Sim.jobs`) on so many levels above the node.
+
+    A promise of the whole cluster, which has no level of its own, is none.
+    """
     level = _level(int(job["height"]))
-    if job["mode"] == JobMode.UNCONSTRAINED:
+    if job["mode"] == JobMode.UNCONSTRAINED or job["height"] >= levels:
         return TopologyRequest(Mode.UNCONSTRAINED)
     if job["mode"] == JobMode.PREFERRED:
         return TopologyRequest(Mode.PREFERRED, level)

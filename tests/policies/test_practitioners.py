@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import permutations
 
 import pytest
 
 from nvlenv.policies import PACKINGS, heuristic
 from nvlenv.policies.kueue_policy import Ground
+from nvlenv.scenario import load_scenario, scenario_names
 from tests.policies.states import PREFERRED, REQUIRED, gang, nodes_by_rack, occupied, place_all, place_one, whole
 
 SENSIBLE = [name for name in PACKINGS if name not in ("random", "first-fit", "least-allocated")]
@@ -55,6 +57,23 @@ def test_slices_take_the_racks_that_they_fill(name: str) -> None:
     sim = occupied(whole(14, 18, 16, 16, size=18), [gang(32, slice_nodes=16)])
 
     assert nodes_by_rack(sim, heuristic(name)) == {2: 16, 3: 16}
+
+
+def test_a_job_of_more_nodes_than_a_rack_promises_is_warned_about() -> None:
+    racks = "cluster={racks: [18, 16, 17, 18], blocks: 1}"
+    whole_racks = "workload.classes.pre-training.sizes={72: 0.9, 16: 0.1}"
+    no_heroes = "workload.classes.hero.sizes={64: 1.0}"
+    said = r"'pre-training' ask for 18 nodes .* promise 16: 2 of 4 racks .* \(block-00/rack-000, block-00/rack-003\)"
+
+    with pytest.warns(UserWarning, match=said):
+        load_scenario("lab-16", [racks, whole_racks, no_heroes, "workload.classes.pre-training.slice_gpus=0"])
+
+
+def test_a_job_that_fits_the_promise_is_not() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name in scenario_names():
+            load_scenario(name)
 
 
 @pytest.mark.parametrize("name", [*PACKINGS, "kueue-tas"])
