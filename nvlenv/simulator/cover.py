@@ -163,7 +163,10 @@ def cheapest_victims(sim, opener, r, need, worst):
     Only nodes with STATE from 2 to `worst` are cleared. Writes jobs to VICTIMS, largest first, and returns how many;
     0: so many nodes cannot be freed.
     """
+    size = sim.racks[r].node1 - sim.racks[r].node0
+    if need > size:  # nor is there work space for it
+        return 0
     _make_groups(sim, opener, r, worst)
-    if not _choose_groups(sim, sim.racks[r].node1 - sim.racks[r].node0, need):
+    if not _choose_groups(sim, size, need):
         return 0
     return _list_victims(sim, r, need)

@@ -8,56 +8,18 @@ asked for. It shares no code with `nvlenv.simulator`.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from nvlenv.types import ClusterSpec, Mode, NodeEventKind, NodeEvents, QueueSpec, Workload
+from tests.simulator.reference_jobs import INF, Job, Node, speed
 from tests.simulator.reference_opening import Survey
 
 SLOT_SIZES = (1, 2, 4, 8, 16, 18)
-INF = math.inf
 
 Action = tuple[str, int]  # ("place", rack), ("open", rack), ("fill", -1) or ("hold", -1)
 Domain = tuple[int, ...]  # its racks
-
-
-class Job:
-    """What the workload says about a job, and what has become of it."""
-
-    def __init__(self, w: Workload, number: int) -> None:
-        self.number, self.queue, self.klass = number, int(w.queue[number]), int(w.job_class[number])
-        self.submit, self.duration = float(w.submit[number]), float(w.duration[number])
-        self.gpus, self.pod_gpus = int(w.gpus[number]), int(w.gpus_per_pod[number])
-        self.mode, self.height, self.comm = Mode(w.mode[number]), int(w.height[number]), float(w.comm_fraction[number])
-        self.slice_gpus = int(w.slice_gpus[number])
-        self.priority, self.preemptible = int(w.priority[number]), bool(w.preemptible[number])
-        self.movable = bool(w.movable[number])
-        self.checkpoint, self.restart = float(w.checkpoint_interval[number]), float(w.restart_time[number])
-        sliced = self.mode == Mode.REQUIRED and self.slice_gpus > 0
-        self.units = self.gpus // self.slice_gpus if sliced else 1
-        self.unit_pods = self.gpus // self.units // self.pod_gpus
-        self.status = "pending"  # then waiting, running, done
-        self.work, self.speed, self.start, self.end, self.queued = self.duration, 0.0, 0.0, 0.0, 0.0
-        self.first_start, self.finish, self.waited, self.lost, self.evictions = INF, INF, 0.0, 0.0, 0
-
-
-class Node:
-    """One node: who is on each of its GPUs, and what keeps new pods away."""
-
-    def __init__(self, rack: int, gpus: int, cordoned: bool) -> None:
-        self.rack, self.slots = rack, [None] * gpus
-        self.cordons, self.failures, self.verified = int(cordoned), 0, False
-
-    slots: list[Job | None]
-
-    @property
-    def free(self) -> int:
-        return self.slots.count(None)
-
-    @property
-    def jobs(self) -> list[Job]:
-        """The jobs with a pod here, in the order of the GPUs."""
-        return list(dict.fromkeys(job for job in self.slots if job is not None))
 
 
 class Reference:
@@ -81,8 +43,13 @@ class Reference:
         self.queues = list(queues) or [QueueSpec(name, cluster.gpus) for name in workload.queue_names]
         columns = (events.time, events.node, events.kind) if events is not None else ((), (), ())
         self.events = [(float(t), int(n), NodeEventKind(k)) for t, n, k in zip(*columns, strict=True)]
-        self.domains = [[(r,) for r in range(cluster.racks)], *self._coarser(), [tuple(range(cluster.racks))]]
-        self.now, self.ended, self.samples_due, self.samples = 0.0, False, 0.0, []
+        self.domains: list[list[Domain]] = [
+            [(r,) for r in range(cluster.racks)],
+            *self._coarser(),
+            [tuple(range(cluster.racks))],
+        ]
+        self.now, self.ended, self.sample_due = 0.0, False, 0.0
+        self.samples: list[list[float]] = []
         self.held: set[Job] = set()  # since capacity last grew
         self.unseen: set[Job] = set()  # waiting jobs that the scan has still to look at
         self.shapeless: list[Job] = []  # looked at since: quota and GPUs, but no shape
@@ -94,8 +61,6 @@ class Reference:
         self.totals = dict.fromkeys(("waiting", "slowdown", "lost", "stall", "busy", "unreachable"), 0.0)
         self.counts = dict.fromkeys(("evictions", "moves", "failures", "verify_evictions", "illegal"), 0)
         self.class_hours, self.slot_hours = [0.0] * len(weights), [0.0] * len(SLOT_SIZES)
-
-    samples: list[list[float]]
 
     def _coarser(self) -> list[list[Domain]]:
         """The domains of each level above the rack, fine to coarse."""
@@ -218,12 +183,12 @@ class Reference:
         slots = [sum(self.whole_nodes(r) // size for r in self.everywhere()) for size in SLOT_SIZES]
         busy = self.cluster.gpus - free
         stalled = any(job.gpus <= usable for job in self.shapeless)
-        while self.samples_due <= now:
+        while self.sample_due <= now:
             whole = sum(self.whole_nodes(r) == len(self.nodes_of((r,))) > 0 for r in self.everywhere())
             heroes = sum(job.gpus for job in waiting if job.gpus >= self.hero_gpus())
-            row = [self.samples_due, usable, whole, sum(by_class), heroes, stalled, busy, *slots]
+            row = [self.sample_due, usable, whole, sum(by_class), heroes, stalled, busy, *slots]
             self.samples.append([float(value) for value in row])
-            self.samples_due += self.rules.sample_every
+            self.sample_due += self.rules.sample_every
         hours = max(0.0, now - max(self.now, self.rules.measure_from))
         self.class_hours = [total + gpus * hours for total, gpus in zip(self.class_hours, by_class, strict=True)]
         self.slot_hours = [total + count * hours for total, count in zip(self.slot_hours, slots, strict=True)]
@@ -252,25 +217,12 @@ class Reference:
         self.run(job)
 
     def run(self, job: Job) -> None:
-        racks: dict[int, int] = {}
-        for n, gpus in self.placement(job).items():
-            racks[self.nodes[n].rack] = racks.get(self.nodes[n].rack, 0) + gpus
-        job.status, job.start, job.speed = "running", self.now, self._speed(job, sorted(racks.values(), reverse=True))
+        shares = Counter(node.rack for node in self.nodes for slot in node.slots if slot is job)
+        largest = max(sum(len(self.nodes[n].slots) for n in self.nodes_of((r,))) for r in self.everywhere())
+        job.speed = speed(job, list(shares.values()), largest, self.rules.collective, self.cluster.cliff)
+        job.status, job.start = "running", self.now
         job.end = self.now + job.work / job.speed
         job.first_start = min(job.first_start, self.now)
-
-    def _speed(self, job: Job, shares: list[int]) -> float:
-        """Progress per hour, relative to the best shape for the job's size and slice."""
-        if job.comm == 0:
-            return 1.0
-        rack = max(sum(len(self.nodes[n].slots) for n in self.nodes_of((r,))) for r in self.everywhere())
-        chunk = job.slice_gpus or job.gpus
-        if chunk > rack:
-            chunk = 2 ** int(math.log2(rack))
-        share, last = rack // chunk * chunk, job.gpus % (rack // chunk * chunk)
-        best = [share] * (job.gpus // share) + [last] * (last > 0)
-        ratio, ideal = (relative_time(self.rules.collective, shape, self.cluster.cliff) for shape in (shares, best))
-        return min(1.0, 1.0 / ((1.0 - job.comm) + job.comm * ratio / ideal))
 
     def stop(self, job: Job) -> None:
         self.remove(job)
@@ -436,19 +388,3 @@ class Reference:
 
     def step(self, action: Action) -> bool:
         return self.apply(action) or self.advance()
-
-
-def relative_time(model: str, shares: list[int], cliff: float) -> float:
-    """Communication time, relative to all ranks in one rack, of ranks numbered rack by rack, larger share first.
-
-    Recursive doubling plays the rounds, pair by pair, with ranks made up to a power of two in the last rack. A ring is
-    as slow as its slowest link.
-    """
-    if model == "ring":
-        return cliff if len(shares) > 1 else 1.0
-    racks = [rack for rack, gpus in enumerate(sorted(shares, reverse=True)) for _ in range(gpus)]
-    while len(racks) & (len(racks) - 1):
-        racks.append(racks[-1])
-    distances = [2**k for k in range(len(racks).bit_length() - 1)]
-    times = [1.0 if all(racks[i] == racks[i ^ d] for i in range(len(racks))) else cliff for d in distances]
-    return sum(times) / len(times) if times else 1.0

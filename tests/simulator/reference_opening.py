@@ -6,7 +6,8 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.simulator.reference import Job, Reference
+    from tests.simulator.reference import Reference
+    from tests.simulator.reference_jobs import Job
 
 
 class Survey:

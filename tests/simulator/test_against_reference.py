@@ -13,7 +13,8 @@ from nvlenv.simulator.scan import advance, step
 from nvlenv.simulator.state import PENDING, RUNNING, SLOT_SIZES, WAITING, Sim
 from nvlenv.types import ActionLayout
 from tests.simulator.cases import SAMPLES, Case, cases, crowded_case
-from tests.simulator.reference import Action, Job, Reference
+from tests.simulator.reference import Action, Reference
+from tests.simulator.reference_jobs import Job
 
 STATUS = {"pending": PENDING, "waiting": WAITING, "running": RUNNING, "done": 3}
 JOB_FIELDS = ("finish", "first_start", "waited", "lost", "work")

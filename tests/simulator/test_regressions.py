@@ -9,9 +9,9 @@ import pytest
 
 from nvlenv.errors import InputError
 from nvlenv.simulator.scan import advance, step
-from nvlenv.simulator.state import Dims, Row, Rules, Sim, allocate, copy_into, load, view
+from nvlenv.simulator.state import Dims, Row, Rules, Sim, copy_into, load
 from nvlenv.types import ActionLayout, ClusterSpec, Mode, NodeEventKind, NodeEvents
-from tests.simulator.cases import CLASSES, make_cluster, make_workload
+from tests.simulator.cases import CLASSES, empty_sim, make_cluster, make_workload
 
 RULES = Rules(horizon=100.0, slice_nodes=1)
 GANG = {"mode": Mode.REQUIRED, "submit": 1.0, "priority": 9}
@@ -28,7 +28,7 @@ def loaded(
     workload = make_workload(jobs)
     n_events = 0 if events is None else len(events.time)
     dims = dims or Dims.of(cluster, len(workload), 1, CLASSES, n_events, 4)
-    sim = view.py_func(allocate(1, dims), 0)
+    sim = empty_sim(dims)
     load(sim, cluster, workload, rules, (1.0,) * CLASSES, events=events)
     return sim
 
