@@ -4,8 +4,8 @@ Any number of racks, and equivariant to their order. The first layer is split, s
 multiplied once and not once per rack; the encoder is shared by actor and critic.
 
 On top of it a *prior*, linear in the features, makes the untrained network's favourite the best known simple heuristic:
-best fit, reserved racks kept for the oldest waiting hero, racks opened where they are cheapest. What is learned is the
-residual, and the prior itself may move.
+best fit, racks and GPUs kept for the most urgent waiting job of a slice or more, racks opened where they are cheapest.
+What is learned is the residual, and the prior itself may move.
 """
 
 from __future__ import annotations
@@ -16,22 +16,26 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nvlenv.errors import InputError
-from nvlenv.observation import N_CLUSTER, N_JOB, N_RACK, RACK_FEATURES, Feature
+from nvlenv.observation import CLUSTER_FEATURES, JOB_FEATURES, N_CLUSTER, N_JOB, N_RACK, RACK_FEATURES, Feature
 
 PLACE, OPEN, FILL, HOLD = 0, 1, 0, 1  # columns of the two heads
 
-# Logits of the prior: (action, feature of the rack, weight), and a constant for every action. Its favourite is what
-# best-fit+easy+open does; only where a slice must spread is it a compromise between how much fits and how much is left.
-# A weight that breaks ties is smaller than one GPU of 72 is worth to the weight before it.
+# Logits of the prior: what it multiplies each feature with, and a constant for every action. Its favourite is what
+# best-fit+delay+easy(slices=1,patience=20)+drain+open does, but for compromises where a slice must spread. A weight
+# that breaks ties is smaller than one GPU of 72 is worth to the weight before it.
 PRIOR_RACK = (
-    (PLACE, "left", -7.0),  # best fit
-    (PLACE, "whole", -0.05),  # of equal ones that with fewer whole nodes
-    (PLACE, "fits", 2.0),  # a spread takes as much as it can in each rack
-    (PLACE, "conflicts", -12.0),  # EASY: rather hold than delay the hero
-    (OPEN, "open_gpus", -3.0),  # the cheapest rack: fewest GPUs evicted
-    (OPEN, "open_lost", -0.03),  # of equal ones that which loses least work
+    (PLACE, "left", -28.0),  # best fit
+    (PLACE, "whole", -0.2),  # of equal ones that with fewer whole nodes
+    (PLACE, "fits", 8.0),  # a spread takes as much as it can in each rack
+    (PLACE, "conflicts", -120.0),  # EASY: rather hold than delay the target
+    (OPEN, "open_gpus", -12.0),  # the cheapest rack: fewest GPUs evicted
+    (OPEN, "open_lost", -0.12),  # of equal ones that which loses least work
 )
-PRIOR_CONSTANT = {"place": -2.0, "open": -3.0, "fill": -10.0, "hold": -9.0}
+PRIOR_GLOBAL = (
+    (HOLD, "drains", 250.0),  # wait rather than keep GPUs from the target for more than about 4 h
+    (HOLD, "patience", 104.0),  # wait about 8 h for one domain
+)
+PRIOR_CONSTANT = {"place": -8.0, "open": -12.0, "fill": -40.0, "hold": -84.0}
 
 
 def _index(features: tuple[Feature, ...], name: str) -> int:
@@ -70,6 +74,8 @@ class PlacementNetwork(nn.Module):
         with torch.no_grad():
             for action, name, weight in PRIOR_RACK:
                 self.prior_rack.weight[action, _index(RACK_FEATURES, name)] = weight
+            for action, name, weight in PRIOR_GLOBAL:
+                self.prior_global.weight[action, _index(JOB_FEATURES + CLUSTER_FEATURES, name)] = weight
             self.prior_rack.bias[:] = torch.tensor([PRIOR_CONSTANT["place"], PRIOR_CONSTANT["open"]])
             self.prior_global.bias[:] = torch.tensor([PRIOR_CONSTANT["fill"], PRIOR_CONSTANT["hold"]])
 

@@ -47,9 +47,9 @@ class NVL72Env(gym.Env[dict[str, Any], np.int64]):
 
     Observation: a dict of float32 arrays, all values in [-1, 1]
         racks    (R, 25)  one row per rack: free, whole and part-used nodes, what placing here would break, drain time
-                          by estimates, cost of opening it, reservation for the oldest waiting hero
-        job      (18,)    the job at hand: size, what is left to place, mode, estimate, wait
-        cluster  (16,)    free slots, queue, the oldest waiting hero
+                          by estimates, cost of opening it, whether it is kept for another job
+        job      (24,)    the job at hand: size, what is left to place, mode, estimate, wait, whom it would delay
+        cluster  (19,)    free slots, queue, the job that racks are kept for
         `nvlenv.observation` lists every feature with its range and meaning.
 
     Actions: Discrete(2 R + 2), masked; an illegal one counts as `hold` and is reported in info["illegal"]

@@ -1,8 +1,11 @@
 """What a learned policy sees: the feature schema and the kernel that fills it.
 
-Three float32 arrays: `racks` (R, F), `job` (J,) and `cluster` (C,). Scaling is fixed by the schema, so there are no
-statistics to lose, and every value is rounded to a grid of 1/4096, so that the last bit of a logarithm never decides.
-A policy file records `SCHEMA_VERSION` and the feature names; a file of another version is refused.
+Three float32 arrays: `racks` (R, F), `job` (J,) and `cluster` (C,). Racks are kept, as by EASY's rule, for one waiting
+job, the *target*: the most urgent one of at least a standard slice (`nvlenv.simulator.outlook.urgency`).
+
+Scaling is fixed by the schema, so there are no statistics to lose, and every value is rounded to a grid of 1/4096, so
+that the last bit of a logarithm never decides. A policy file records `SCHEMA_VERSION` and the feature names; a file of
+another version is refused.
 """
 
 from __future__ import annotations
@@ -12,10 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from nvlenv.kernel import kernel
-from nvlenv.simulator.outlook import refresh
+from nvlenv.simulator.feasibility import may_wait_for_domain
+from nvlenv.simulator.outlook import is_sizeable, refresh_for, urgency
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 GRID = 4096.0
+PATIENCE = 20.0  # h, of the urgency by which the target is found
+HEAVIEST = 4.0  # cost weight at which scales end
 LONGEST = 400.0  # h; log times are scaled so that this is 1
 UNIT = (0.0, 1.0)
 SIGNED = (-1.0, 1.0)
@@ -49,13 +55,13 @@ RACK_FEATURES: tuple[Feature, ...] = (
     Feature("drain", UNIT, "log time until the last job ends, by estimates"),
     Feature("extends", UNIT, "log time by which this job would extend that"),
     Feature("gap", UNIT, "log time between this job's end and that"),
-    Feature("ready", UNIT, "log time until a slice (the waiting hero's, else the standard one) is free, by estimates"),
+    Feature("ready", UNIT, "log time until a slice (the target's, else the standard one) is free, by estimates"),
     Feature("open_gpus", UNIT, "GPUs that open[r] evicts or moves / GPUs of the rack, at most 1"),
     Feature("open_lost", UNIT, "log GPU-hours that open[r] loses"),
     Feature("here", UNIT, "GPUs of this job already in the rack / GPUs of the rack"),
-    Feature("reserved", UNIT, "1 if kept for the oldest waiting hero, by EASY's rule"),
-    Feature("delays_hero", SIGNED, "signed log time by which this job would outlast the hero's start, if reserved"),
-    Feature("conflicts", UNIT, "1 if reserved and this job would, by estimates, delay the hero"),
+    Feature("reserved", UNIT, "1 if kept for the target, by EASY's rule"),
+    Feature("delays_target", SIGNED, "signed log time by which this job would outlast the target's start, if reserved"),
+    Feature("conflicts", UNIT, "1 if reserved and this job would, by estimates, delay the target"),
 )
 
 JOB_FEATURES: tuple[Feature, ...] = (
@@ -77,6 +83,16 @@ JOB_FEATURES: tuple[Feature, ...] = (
     Feature("comm", UNIT, "share of a step spent in communication"),
     Feature("hero", UNIT, "1 if it is a hero"),
     Feature("fixed", UNIT, "1 if it can be neither preempted nor moved once placed"),
+    Feature("target", UNIT, "1 if it is the target"),
+    Feature("urgency", UNIT, "its urgency / that of a job of weight 4 about to end"),
+    Feature(
+        "outlasts",
+        SIGNED,
+        "signed log time by which it would outlast the target's start in its racks, if it is another job",
+    ),
+    Feature("outlasts_pool", SIGNED, "the same for the target's start on any GPUs"),
+    Feature("drains", UNIT, "outlasts_pool, if positive and the job asks for a quarter slice or more"),
+    Feature("patience", UNIT, "1 - log of its wait, if it must spread now and might fit one domain of its level later"),
 )
 
 CLUSTER_FEATURES: tuple[Feature, ...] = (
@@ -84,17 +100,20 @@ CLUSTER_FEATURES: tuple[Feature, ...] = (
     Feature("whole", UNIT, "wholly free nodes / nodes"),
     Feature("slots", UNIT, "standard slices free / racks"),
     Feature("half_slots", UNIT, "half slices free / racks / 2"),
-    Feature("ready_racks", UNIT, "racks with a free slice (the waiting hero's, else the standard one) / racks"),
+    Feature("ready_racks", UNIT, "racks with a free slice (the target's, else the standard one) / racks"),
     Feature("waiting", UNIT, "log2 (1 + waiting GPUs / GPUs)"),
     Feature("weighted", UNIT, "log2 (1 + weighted waiting GPUs / GPUs) / 3"),
     Feature("queue", UNIT, "log2 (1 + waiting jobs) / 12"),
     Feature("stalled", UNIT, "1 during fragmentation stall"),
     Feature("slow", UNIT, "GPUs lost to slowdown / GPUs"),
-    Feature("hero_waits", UNIT, "1 if a hero waits"),
-    Feature("hero_gpus", UNIT, "GPUs of the oldest waiting hero / GPUs"),
-    Feature("hero_waited", UNIT, "log of its wait so far"),
-    Feature("hero_shortfall", UNIT, "racks it lacks / racks it still needs"),
-    Feature("hero_shadow", UNIT, "log time until it can start, by estimates; 1 if never"),
+    Feature("target_waits", UNIT, "1 if there is a target"),
+    Feature("target_gpus", UNIT, "its GPUs / GPUs"),
+    Feature("target_waited", UNIT, "log of its wait so far"),
+    Feature("target_shortfall", UNIT, "racks it lacks / racks it still needs"),
+    Feature("target_shadow", UNIT, "log time until it can start in its racks, by estimates; 1 if never"),
+    Feature("target_pool", UNIT, "log time until it could start on any GPUs"),
+    Feature("target_lacks", UNIT, "free GPUs it lacks / its GPUs"),
+    Feature("target_urgency", UNIT, "its urgency, as that of the job at hand"),
     Feature("heroes", UNIT, "GPUs of all waiting heroes / GPUs, at most 1"),
 )
 
@@ -112,6 +131,16 @@ def _log_time(hours):
 
 
 @kernel
+def _signed_log_time(hours):
+    return _log_time(hours) if hours >= 0.0 else -_log_time(-hours)
+
+
+@kernel
+def _urgency(sim, j):
+    return urgency(sim, j, PATIENCE) * PATIENCE / HEAVIEST
+
+
+@kernel
 def _log2(x, top):
     return np.log2(1.0 + x) / top
 
@@ -119,7 +148,7 @@ def _log2(x, top):
 @kernel
 def observe(sim, racks, job, cluster):
     """Fill the three arrays for the decision at hand (or for none, at the end of a window)."""
-    refresh(sim)
+    refresh_for(sim, sim.clock[0].slice_nodes * (sim.cap.shape[1] - 1), PATIENCE)
     c, j = sim.clock[0], sim.clock[0].current
     for k in range(N_JOB):
         job[k] = 0.0
@@ -167,7 +196,7 @@ def _observe_rack(sim, r, j, estimate, out):
     if rack.reserved == 1 and c.shadow < np.inf:
         over = end - max(0.0, c.shadow - c.now)
         out[24] = int(over > 0.0 and j != c.hero)
-        out[23] = _log_time(over) if over >= 0.0 else -_log_time(-over)
+        out[23] = _signed_log_time(over)
     if j >= 0 and sim.jobs[j].first_gpu >= 0:
         out[21] = _gpus_here(sim, r, j) / gpus
     for k in range(N_RACK):
@@ -191,10 +220,17 @@ def _observe_job(sim, j, estimate, out):
     out[4] = int(job.first_gpu >= 0)
     out[5 + job.mode] = 1.0
     out[8], out[9], out[10] = int(job.pod_gpus < g), int(c.reach > 0), int(c.reach < 0)
-    out[11], out[12] = max(0, job.priority) / 4.0, sim.classes[job.klass].weight / 4.0
+    out[11], out[12] = max(0, job.priority) / 4.0, sim.classes[job.klass].weight / HEAVIEST
     out[13], out[14] = _log_time(estimate), _log_time(job.waited + c.now - job.queued)
     out[15], out[16] = job.comm, int(job.gpus >= c.hero_gpus)
     out[17] = int(job.preemptible == 0 and job.movable == 0)
+    out[18], out[19] = int(j == c.hero), _urgency(sim, j)
+    if c.hero >= 0 and c.hero != j:
+        out[20] = _signed_log_time(estimate - max(0.0, c.shadow - c.now))
+        out[21] = _signed_log_time(estimate - max(0.0, c.pool_start - c.now))
+        out[22] = max(0.0, out[21]) if is_sizeable(sim, j) else 0.0
+    if may_wait_for_domain(sim):
+        out[23] = 1.0 - out[14]
     for k in range(N_JOB):
         out[k] = _grid(out[k])
 
@@ -223,13 +259,15 @@ def _observe_cluster(sim, ready, out):
     for k in range(10, N_CLUSTER):
         out[k] = 0.0
     if c.hero >= 0:
-        hero = sim.jobs[c.hero]
-        share = c.units_left / hero.units if c.hero == c.current else 1.0
-        needed = max(1.0, share * hero.gpus / (c.hero_nodes * g))
-        out[10], out[11] = 1.0, hero.gpus / capacity
-        out[12] = _log_time(hero.waited + c.now - hero.queued)
+        target = sim.jobs[c.hero]
+        share = c.units_left / target.units if c.hero == c.current else 1.0
+        needed = max(1.0, share * target.gpus / (c.hero_nodes * g))
+        out[10], out[11] = 1.0, target.gpus / capacity
+        out[12] = _log_time(target.waited + c.now - target.queued)
         out[13] = max(0.0, needed - ready) / needed
-        out[14] = _log_time(c.shadow - c.now)
-        out[15] = c.hero_waiting / capacity
+        out[14], out[15] = _log_time(c.shadow - c.now), _log_time(c.pool_start - c.now)
+        out[16] = max(0.0, 1.0 - sim.cap[root, 1] / target.gpus)
+        out[17] = _urgency(sim, c.hero)
+    out[18] = c.hero_waiting / capacity
     for k in range(N_CLUSTER):
         out[k] = _grid(out[k])

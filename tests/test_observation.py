@@ -71,7 +71,8 @@ def test_every_value_lies_in_its_range_and_on_the_grid(make_small: Callable[...,
     for name, features in SCHEMAS.items():
         silent = [f.name for f, top in zip(features, highest[name], strict=True) if top == 0.0]
         assert silent == [], f"features of {name} that were zero all the time"
-    assert lowest["racks"][[f.name for f in RACK_FEATURES].index("delays_hero")] < 0
+    assert lowest["racks"][[f.name for f in RACK_FEATURES].index("delays_target")] < 0
+    assert (lowest["job"][[f.name for f in JOB_FEATURES].index("outlasts_pool")]) < 0
 
 
 def test_without_a_job_at_hand_its_features_are_zero(small: Scenario) -> None:
@@ -160,10 +161,56 @@ class Look:
         }
 
 
+def signed_log_time(hours: float) -> float:
+    return math.copysign(log_time(abs(hours)), hours)
+
+
+def find_target(sim: Sim) -> int:
+    """The waiting job of a standard slice or more with most weight per estimated hour; -1: none."""
+    c, g = sim.clock[0], sim.cap.shape[1] - 1
+    large = [int(j) for j in sim.waiting[: c["n_waiting"]] if sim.jobs[j]["gpus"] >= c["slice_nodes"] * g]
+    return max(large, key=lambda j: urgency(sim, j), default=-1)
+
+
+def urgency(sim: Sim, j: int) -> float:
+    """Weight per hour, relative to a job of weight 4 that is about to end."""
+    job = sim.jobs[j]
+    return float(sim.classes[job["klass"]]["weight"] / 4 * 20 / (20 + job["noise"] * job["work"]))
+
+
+def outlasts(sim: Sim, start: float) -> float:
+    """Hours by which the job at hand would outlast the start of the target, if that is another."""
+    c = sim.clock[0]
+    if c["hero"] in (-1, c["current"]):
+        return 0.0
+    job = sim.jobs[c["current"]]
+    return signed_log_time(float(job["noise"] * job["work"]) - max(0.0, start - float(c["now"])))
+
+
+def patience(sim: Sim) -> float:
+    """1 less the log of the wait of a preferred job that would do without its domain now, though one could hold it."""
+    c, g = sim.clock[0], sim.cap.shape[1] - 1
+    job = sim.jobs[c["current"]]
+    domain = sim.ancestors[:, job["height"]]
+    nodes = max(int(sim.racks["usable"][domain == d].sum()) for d in np.unique(domain))
+    waits = job["mode"] == Mode.PREFERRED and c["reach"] > job["height"] and c["scope"] < 0
+    if not waits or nodes * (g // job["pod_gpus"]) < job["unit_pods"]:
+        return 0.0
+    return 1.0 - log_time(float(job["waited"] + c["now"] - job["queued"]))
+
+
 def expected_job(sim: Sim) -> dict[str, float]:
     c, g = sim.clock[0], sim.cap.shape[1] - 1
     job = sim.jobs[c["current"]]
+    pooled = outlasts(sim, float(c["pool_start"]))
+    sizeable = job["gpus"] >= c["slice_nodes"] * g / 4
     return {
+        "target": float(c["current"] == find_target(sim)),
+        "urgency": min(1.0, urgency(sim, int(c["current"]))),
+        "outlasts": outlasts(sim, float(c["shadow"])),
+        "outlasts_pool": pooled,
+        "drains": max(0.0, pooled) if sizeable else 0.0,
+        "patience": patience(sim),
         "present": 1.0,
         "gpus": math.log2(job["gpus"]) / 12,
         "pods_left": math.log2(1 + c["pods_left"]) / 12,
@@ -187,12 +234,12 @@ def expected_cluster(sim: Sim, looks: list[Look]) -> dict[str, float]:
     whole, unit = [look.free.count(g) for look in looks], int(c["slice_nodes"])
     heroes = waiting[waiting["gpus"] >= c["hero_gpus"]]
     weights = sim.classes["weight"][waiting["klass"]]
-    oldest = heroes[0] if len(heroes) else None
+    target = sim.jobs[find_target(sim)] if find_target(sim) >= 0 else None
     ready = sum(k >= c["hero_nodes"] for k in whole)
     shortfall = 0.0
-    if oldest is not None:
-        share = c["units_left"] / oldest["units"] if c["hero"] == c["current"] else 1.0
-        needed = max(1.0, float(share * oldest["gpus"] / (c["hero_nodes"] * g)))
+    if target is not None:
+        share = c["units_left"] / target["units"] if c["hero"] == c["current"] else 1.0
+        needed = max(1.0, float(share * target["gpus"] / (c["hero_nodes"] * g)))
         shortfall = max(0.0, needed - ready) / needed
     return {
         "free": sum(sum(look.free) for look in looks) / c["capacity"],
@@ -200,15 +247,18 @@ def expected_cluster(sim: Sim, looks: list[Look]) -> dict[str, float]:
         "slots": min(1.0, sum(k // unit for k in whole) / len(looks)),
         "half_slots": min(1.0, sum(k // (unit // 2) for k in whole) / len(looks) / 2),
         "ready_racks": ready / len(looks),
-        "hero_shortfall": shortfall,
+        "target_shortfall": shortfall,
         "waiting": min(1.0, math.log2(1 + waiting["gpus"].sum() / c["capacity"])),
         "weighted": min(1.0, math.log2(1 + (weights * waiting["gpus"]).sum() / c["capacity"]) / 3),
         "queue": math.log2(1 + len(waiting)) / 12,
-        "hero_waits": float(oldest is not None),
-        "hero_gpus": oldest["gpus"] / c["capacity"] if oldest is not None else 0.0,
-        "hero_waited": log_time(float(oldest["waited"] + c["now"] - oldest["queued"])) if oldest is not None else 0.0,
+        "target_waits": float(target is not None),
+        "target_gpus": target["gpus"] / c["capacity"] if target is not None else 0.0,
+        "target_waited": log_time(float(target["waited"] + c["now"] - target["queued"])) if target is not None else 0.0,
+        "target_shadow": log_time(float(c["shadow"] - c["now"])) if target is not None else 0.0,
+        "target_pool": log_time(float(c["pool_start"] - c["now"])) if target is not None else 0.0,
+        "target_lacks": max(0.0, 1 - sim.cap[-1, 1] / target["gpus"]) if target is not None else 0.0,
+        "target_urgency": urgency(sim, find_target(sim)) if target is not None else 0.0,
         "heroes": min(1.0, heroes["gpus"].sum() / c["capacity"]),
-        "hero_shadow": log_time(float(c["shadow"] - c["now"])) if oldest is not None else 0.0,
     }
 
 
@@ -241,7 +291,7 @@ def test_permuting_the_racks_permutes_the_rows(make_small: Callable[..., Scenari
     turned = make_small(one_block([sizes[r] for r in order]))
     batch = Batch([plain, turned], 2, np.random.SeedSequence(0))
     # Of equally ready racks the first is reserved, so the marks of the reservation may stand elsewhere.
-    names, tied = [f.name for f in RACK_FEATURES], ("reserved", "delays_hero", "conflicts")
+    names, tied = [f.name for f in RACK_FEATURES], ("reserved", "delays_target", "conflicts")
     columns = [k for k, name in enumerate(names) if name not in tied]
     back, rng, steps = np.argsort(order), np.random.default_rng(0), 0
     for seed in range(4):

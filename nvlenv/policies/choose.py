@@ -7,11 +7,10 @@ from nvlenv.policies import packing as rules
 from nvlenv.policies.fgd import rack_fgd
 from nvlenv.policies.opening import cheapest_open, open_by_rule
 from nvlenv.policies.packing import part_here
-from nvlenv.policies.reservation import is_kept, reservation_size, what_is_kept
+from nvlenv.policies.reservation import is_kept, keeps_pool, refresh_reservation, what_is_kept
 from nvlenv.policies.rule import PACKINGS
 from nvlenv.policies.slurm_block import block_of_job, slurm_block
 from nvlenv.policies.spreading import may_fill, tight_part, waits_for_domain
-from nvlenv.simulator.outlook import refresh_for
 
 RANDOM, FIRST_FIT = PACKINGS.index("random"), PACKINGS.index("first-fit")
 LEAST, MOST = PACKINGS.index("least-allocated"), PACKINGS.index("most-allocated")
@@ -25,9 +24,9 @@ def choose(sim, rule):
     """The action of a composed heuristic for the decision at hand. Where `hold` is illegal, nothing is kept."""
     hold = 2 * len(sim.racks) + 1
     may_hold = sim.mask[hold]
-    if rule.easy == 1 or rule.packing == LIFETIME:
-        refresh_for(sim, reservation_size(sim, rule))
-    if may_hold and waits_for_domain(sim, rule):
+    if rule.easy == 1 or rule.drain == 1 or rule.packing == LIFETIME:
+        refresh_reservation(sim, rule)
+    if may_hold and (waits_for_domain(sim, rule) or keeps_pool(sim, rule)):
         return hold
     kept = what_is_kept(sim, rule) if may_hold else (False, False)
     if rule.fill == 1 and may_fill(sim, rule, kept):
@@ -60,7 +59,7 @@ def _best_rack(sim, rule, kept):
             if part < enough:
                 continue
             part = -part
-        a, b = _keys(sim, rule, block, r)
+        a, b = rack_keys(sim, rule, block, r)
         better = part > best_part or (part == best_part and (a < best_a or (a == best_a and b < best_b)))
         if best < 0 or better:
             best, best_part, best_a, best_b = r, part, a, b
@@ -68,7 +67,7 @@ def _best_rack(sim, rule, kept):
 
 
 @kernel
-def _keys(sim, rule, block, r):
+def rack_keys(sim, rule, block, r):
     """The two keys of rack r under the packing rule; smaller is better. `block`: slurm_block.block_of_job."""
     if rule.packing == RANDOM:
         return rules.random_key(sim, r, rule.seed)

@@ -15,7 +15,7 @@ import numpy as np
 from nvlenv.kernel import kernel
 from nvlenv.policies.packing import nodes_taken
 from nvlenv.simulator.occupancy import tightest_node
-from nvlenv.simulator.outlook import predicted_end
+from nvlenv.simulator.outlook import is_sizeable, predicted_end, refresh_for
 
 
 @kernel
@@ -29,7 +29,25 @@ def waited(sim):
 def reservation_size(sim, rule):
     """GPUs from which on a waiting job has racks reserved."""
     c = sim.clock[0]
+    if rule.easy_slices > 0:
+        return rule.easy_slices * c.slice_nodes * (sim.cap.shape[1] - 1)
     return int(np.ceil(rule.easy_share * c.capacity)) if rule.easy_share > 0.0 else c.hero_gpus
+
+
+@kernel
+def refresh_reservation(sim, rule):
+    """Bring the reservation that the rule asks for up to date."""
+    refresh_for(sim, reservation_size(sim, rule), rule.easy_patience)
+
+
+@kernel
+def keeps_pool(sim, rule):
+    """True if the drain rule lets the job at hand wait."""
+    c = sim.clock[0]
+    if rule.drain == 0 or c.hero < 0 or c.hero == c.current or not is_sizeable(sim, c.current):
+        return False
+    job = sim.jobs[c.current]  # once begun, it goes on
+    return job.first_gpu < 0 and c.now + job.noise * job.work > max(c.now, c.pool_start) + rule.drain_hours
 
 
 @kernel

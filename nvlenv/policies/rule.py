@@ -6,6 +6,8 @@
     best-fit+delay                 preferred jobs wait a while for one domain before they spread
     best-fit+hold                  small jobs may not break the last hero-ready racks
     best-fit+easy                  racks are reserved for the oldest waiting hero
+    best-fit+easy(slices=1,patience=20)  for the most urgent waiting job of at least one slice
+    best-fit+easy+drain            and no sizeable job starts, wherever, that keeps its GPUs from that job for long
     best-fit+open                  racks are opened for jobs that have room but no shape, cheapest first
     best-fit+open-hero             the same by the hero controller's cost rule, evicting whole racks
     best-fit+fill+easy+open        any combination
@@ -32,7 +34,7 @@ PACKINGS = (
     "rack-fgd",
     "slurm-block",
 )
-MODIFIERS = ("fill", "tight", "delay", "hold", "easy", "open", "open-hero")
+MODIFIERS = ("fill", "tight", "delay", "hold", "easy", "drain", "open", "open-hero")
 NO_OPEN, OPEN_CHEAPEST, OPEN_HERO = 0, 1, 2
 
 
@@ -49,7 +51,11 @@ class Rule(NamedTuple):
     hold_hours: float = 12.0  # longest wait that this rule may cause
     easy: int = 0  # 1: reserve racks for the oldest waiting hero
     easy_share: float = 0.0  # or for the oldest job that asks for this share of the cluster; 0: heroes only
+    easy_slices: int = 0  # or that asks for so many standard slices
+    easy_patience: float = 0.0  # h: for the most urgent of them (outlook.urgency), not the oldest; 0: the oldest
     easy_spare: int = 0  # 1: others may use the nodes of reserved racks that the hero will not need
+    drain: int = 0  # 1: a job of a quarter slice or more waits if it would outlast the reserved job's pooled start
+    drain_hours: float = 4.0  # by more than so long
     open: int = NO_OPEN  # NO_OPEN, OPEN_CHEAPEST or OPEN_HERO
 
 
@@ -59,7 +65,13 @@ _PARAMETERS: dict[str, _Parameters] = {
     "random": {"seed": ("seed", int)},
     "delay": {"hours": ("delay_hours", float)},
     "hold": {"racks": ("hold_racks", int), "nodes": ("hold_nodes", int), "hours": ("hold_hours", float)},
-    "easy": {"share": ("easy_share", float), "spare": ("easy_spare", int)},
+    "easy": {
+        "share": ("easy_share", float),
+        "slices": ("easy_slices", int),
+        "patience": ("easy_patience", float),
+        "spare": ("easy_spare", int),
+    },
+    "drain": {"hours": ("drain_hours", float)},
 }
 _SETTINGS: dict[str, dict[str, int | float]] = {
     "fill": {"fill": 1},
@@ -67,6 +79,7 @@ _SETTINGS: dict[str, dict[str, int | float]] = {
     "delay": {"delay_hours": 4.0},
     "hold": {"hold_racks": 2},
     "easy": {"easy": 1},
+    "drain": {"drain": 1},
     "open": {"open": OPEN_CHEAPEST},
     "open-hero": {"open": OPEN_HERO},
 }

@@ -15,10 +15,7 @@ from __future__ import annotations
 from nvlenv.kernel import kernel
 from nvlenv.policies.packing import part_here
 from nvlenv.policies.reservation import is_kept, waited
-from nvlenv.simulator.feasibility import fill_domain
-from nvlenv.types import Mode
-
-PREFERRED = int(Mode.PREFERRED)
+from nvlenv.simulator.feasibility import fill_domain, may_wait_for_domain
 
 
 @kernel
@@ -87,21 +84,4 @@ def _next_roomiest(sim, rule, kept, last):
 @kernel
 def waits_for_domain(sim, rule):
     """True if the delay rule lets the job at hand wait instead of spreading beyond its level."""
-    c = sim.clock[0]
-    job = sim.jobs[c.current]
-    if rule.delay_hours <= 0.0 or job.mode != PREFERRED or c.reach <= job.height or c.scope >= 0:
-        return False
-    return waited(sim) < rule.delay_hours and _could_ever_hold(sim, job)
-
-
-@kernel
-def _could_ever_hold(sim, job):
-    """True if some domain of the job's level, emptied, would hold it. The racks of a domain are one contiguous run."""
-    per_node, pods = (sim.cap.shape[1] - 1) // job.pod_gpus, 0
-    for r in range(len(sim.racks)):
-        if r == 0 or sim.ancestors[r, job.height] != sim.ancestors[r - 1, job.height]:
-            pods = 0
-        pods += sim.racks[r].usable * per_node
-        if pods >= job.unit_pods:
-            return True
-    return False
+    return waited(sim) < rule.delay_hours and may_wait_for_domain(sim)

@@ -29,7 +29,7 @@ def _is_opened(sim, opener, r):
 
 
 @kernel
-def _node_state(sim, opener, n):
+def node_state(sim, opener, n):
     node, g = sim.nodes[n], sim.cap.shape[1] - 1
     if node.blocked > 0 or node.gpus < g:
         return TAKEN
@@ -57,7 +57,7 @@ def _survey(sim, opener):
     for r in range(len(sim.racks)):
         rack, clear = sim.racks[r], 0
         for n in range(rack.node0, rack.node1):
-            node, state = sim.nodes[n], _node_state(sim, opener, n)
+            node, state = sim.nodes[n], node_state(sim, opener, n)
             part = node.blocked == 0 and 0 < node.free < node.gpus
             sim.scratch[STATE, n] = state
             sim.scratch[OFFER, n] = int(part and state != CLEARABLE)

@@ -107,3 +107,23 @@ def fill_domain(sim, j):
         if sim.cap[d, job.pod_gpus] >= c.pods_left and (best < 0 or sim.cap[d, 1] < sim.cap[best, 1]):
             best = d
     return best
+
+
+@kernel
+def may_wait_for_domain(sim):
+    """True if the job at hand is preferred, must spread beyond its level now, and one domain of it could hold it once.
+
+    The racks of a domain are one contiguous run.
+    """
+    c = sim.clock[0]
+    job = sim.jobs[c.current]
+    if job.mode != PREFERRED or c.reach <= job.height or c.scope >= 0:
+        return False
+    per_node, pods = (sim.cap.shape[1] - 1) // job.pod_gpus, 0
+    for r in range(len(sim.racks)):
+        if r == 0 or sim.ancestors[r, job.height] != sim.ancestors[r - 1, job.height]:
+            pods = 0
+        pods += sim.racks[r].usable * per_node
+        if pods >= job.unit_pods:
+            return True
+    return False

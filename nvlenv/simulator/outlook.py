@@ -1,4 +1,5 @@
-"""The future of each rack by estimates: when it drains, when a slice of it is free, for whom it is kept.
+"""The future by estimates: when each rack drains, when a slice of it is free, for whom it is kept, and when the job
+that racks are kept for (the *target*) could start if shape did not matter.
 
 Durations are never seen here, only estimates; a job that outlives its estimate is predicted to take half as long again.
 Outlooks are made on demand and kept until the occupancy of the rack changes or one of its jobs outlives its estimate.
@@ -9,11 +10,14 @@ from __future__ import annotations
 import numpy as np
 
 from nvlenv.kernel import kernel
+from nvlenv.simulator.queues import may_have_quota
+from nvlenv.simulator.state import RELEASE_BINS as BINS
 from nvlenv.simulator.state import Row
 
 OVERDUE_FACTOR = 1.5
 SHORTEST_ESTIMATE = 1.0 / 60.0  # h
-RELEASE = int(Row.COUNTS)  # work space shared with placement_speed; neither calls the other
+RELEASED = int(Row.RELEASED)
+ROOT_LONGEST = 32.0  # roots of hours: what ends in more than 1,024 h is never waited for
 
 
 @kernel
@@ -78,31 +82,50 @@ def _first_end(sim, n):
 
 
 @kernel
-def _oldest_hero(sim, least):
-    """The first job of the waiting list with at least so many GPUs; -1: none."""
+def is_sizeable(sim, j):
+    """True if job j asks for at least a quarter of a standard slice: one that takes whole nodes from others."""
+    return 4 * sim.jobs[j].gpus >= sim.clock[0].slice_nodes * (sim.cap.shape[1] - 1)
+
+
+@kernel
+def urgency(sim, j, patience):
+    """Cost weight of job j per hour that it is still going to run, by its estimate, and `patience` hours more.
+
+    Smith's rule ("Various optimizers for single-stage production", 1956): of two jobs that cannot both run, the one
+    with more weight per hour goes first. The more patience, the less the run time counts.
+    """
+    job = sim.jobs[j]
+    return sim.classes[job.klass].weight / (job.noise * job.work + patience)
+
+
+@kernel
+def _find_target(sim, least, patience):
+    """The waiting job of at least so many GPUs for which racks are kept: the first in line, or with patience > 0 the
+    most urgent one; -1: none."""
     c = sim.clock[0]
+    target, most = -1, 0.0
     for k in range(c.n_waiting if c.hero_waiting > 0 or least < c.hero_gpus else 0):
-        if sim.jobs[sim.waiting[k]].gpus >= least:
-            return sim.waiting[k]
-    return -1
+        j = sim.waiting[k]
+        if sim.jobs[j].gpus >= least and may_have_quota(sim, j):
+            if patience <= 0.0:
+                return j
+            value = urgency(sim, j, patience)
+            if value > most:
+                target, most = j, value
+    return target
 
 
 @kernel
-def refresh(sim):
-    """Bring every rack's outlook and the reservation for the oldest waiting hero up to date."""
-    refresh_for(sim, sim.clock[0].hero_gpus)
+def refresh_for(sim, least, patience=0.0):
+    """Bring every rack's outlook up to date, and the reservation for a waiting job of at least so many GPUs.
 
-
-@kernel
-def refresh_for(sim, least):
-    """The same where racks are reserved for the oldest waiting job of at least so many GPUs, hero or not.
-
-    The reservation is EASY backfilling's, for racks: the racks that are ready first, as many as the hero needs, are
+    The reservation is EASY backfilling's, for racks: the racks that are ready first, as many as the target needs, are
     reserved until the *shadow time* at which the last of them is ready, all by estimates (Lifka, "The ANL/IBM SP
-    scheduling system", 1995). A hero of small slices is given whole racks' worth of them.
+    scheduling system", 1995). A target of small slices is given whole racks' worth of them. `patience`: see `urgency`;
+    0: the target is the first in line, as in EASY.
     """
     c = sim.clock[0]
-    hero = _oldest_hero(sim, least)
+    hero = _find_target(sim, least, patience)
     nodes, needed = _needs(sim, hero) if hero >= 0 else (c.slice_nodes, 0)
     changed = hero != c.hero
     if nodes != c.hero_nodes:
@@ -115,7 +138,48 @@ def refresh_for(sim, least):
             changed = True
     if changed:
         _reserve(sim, needed)
+        c.pool_start = pool_start(sim, sim.jobs[hero].gpus) if hero >= 0 and c.shadow < np.inf else np.inf
     _doubt_current(sim)
+
+
+@kernel
+def pool_start(sim, gpus):
+    """When so many GPUs are free anywhere, by estimates, if nothing else starts; inf: never.
+
+    Found to within a hundredth of the time from now, by counting the GPUs that running jobs give back in bins of time,
+    then in finer bins of the right one.
+    """
+    c = sim.clock[0]
+    missing = gpus - sim.cap[len(sim.cap) - 1, 1]
+    if missing <= 0:
+        return c.now
+    low, high = 0.0, ROOT_LONGEST
+    for _ in range(2):
+        missing, b = _find_bin(sim, missing, low, high)
+        if b < 0:
+            return np.inf
+        width = (high - low) / BINS
+        low, high = low + b * width, low + (b + 1) * width
+    return c.now + high * high
+
+
+@kernel
+def _find_bin(sim, missing, low, high):
+    """Bin (of roots of hours from now, between low and high) in which the missing GPUs are given back, and how many are
+    missing before it; -1: in none."""
+    c, count = sim.clock[0], sim.scratch[RELEASED]
+    for b in range(BINS):
+        count[b] = 0
+    for k in range(c.n_running):
+        j = sim.heap[k]
+        root = np.sqrt(predicted_end(sim, j) - c.now)
+        if low <= root < high:
+            count[int((root - low) / (high - low) * BINS)] += sim.jobs[j].gpus
+    for b in range(BINS):
+        if count[b] >= missing:
+            return missing, b
+        missing -= count[b]
+    return missing, -1
 
 
 @kernel

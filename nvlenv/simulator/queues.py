@@ -78,6 +78,14 @@ def has_quota(sim, j):
 
 
 @kernel
+def may_have_quota(sim, j):
+    """True if the job's queue could use so many GPUs if nobody else did."""
+    job = sim.jobs[j]
+    queue = sim.queues[job.queue]
+    return job.gpus <= queue.limit and job.gpus <= sim.cohorts[queue.cohort].nominal
+
+
+@kernel
 def is_blocked(sim, j):
     """True if an earlier job of the same StrictFIFO queue stays waiting."""
     queue = sim.queues[sim.jobs[j].queue]

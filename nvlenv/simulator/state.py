@@ -93,7 +93,7 @@ RACK = np.dtype(
         ("drain", "f8"),  # when its last job ends, by estimates; <= now: empty
         ("ready", "f8"),  # when it first has clock.hero_nodes free nodes, by estimates
         ("recheck", "f8"),  # when one of its jobs outlives its estimate and the outlook must be made again
-        ("reserved", "i4"),  # 1: kept, by EASY's rule, for the oldest waiting hero
+        ("reserved", "i4"),  # 1: kept, by EASY's rule, for clock.hero
     ],
     align=True,
 )
@@ -159,9 +159,10 @@ CLOCK = np.dtype(
         ("scope", "i4"),  # domain to which the present slice is bound; -1: not yet
         ("reach", "i4"),  # height of the domains inside which the present slice fits; -1: nowhere
         ("stamp", "i8"),  # numbers kernel calls that mark jobs
-        ("hero", "i4"),  # the oldest waiting hero, for which racks are reserved; -1: none
+        ("hero", "i4"),  # the waiting job for which racks are reserved; -1: none
         ("hero_nodes", "i4"),  # nodes in a rack that make it ready
-        ("shadow", "f8"),  # when the hero can start, by estimates; inf: never or no hero
+        ("shadow", "f8"),  # when it can start, by estimates; inf: never or there is none
+        ("pool_start", "f8"),  # the same if its GPUs may be anywhere
         ("decisions", "i8"),  # jobs that came up for a decision; numbers them
         # rates and totals
         ("free_all", "i8"),  # free GPUs, blocked ones included
@@ -211,10 +212,12 @@ class Row(IntEnum):
     TAKES = 11  # cover: was the group taken, by (group, nodes still needed)
     CHOSEN = 12
     VICTIMS = 13
-    POLICY = 14  # free for policies
+    RELEASED = 14  # outlook: GPUs given back, by bin of time
+    POLICY = 15  # free for policies
 
 
 NO_DEMAND = 2**40  # stall_gpus when nobody is stalled
+RELEASE_BINS = 64  # of the outlook's count of GPUs given back
 
 
 class Sim(NamedTuple):
@@ -240,7 +243,7 @@ class Sim(NamedTuple):
     mask: np.ndarray  # (2R + 2,) bool: legal actions of the decision at hand
     open_gpus: np.ndarray  # (R,) float64: GPUs that open[r] would evict; valid where open[r] is legal
     open_lost: np.ndarray  # (R,) float64: GPU-hours that open[r] would lose
-    scratch: np.ndarray  # (len(Row), max(R, M, G + 1, GPUs of a rack, (nodes of a rack + 1) ** 2)) int64, see Row
+    scratch: np.ndarray  # (len(Row), max(R, M, G + 1, GPUs of a rack, (nodes of a rack + 1) ** 2, bins)) int64, see Row
     scratch_float: np.ndarray  # (4, nodes of a rack + 1) float64: the same
     mix: np.ndarray  # (G + 1, GPUs of a rack + 1) float64: mix[p, k] = share of jobs with more than k pods of p GPUs
 
@@ -291,7 +294,7 @@ def allocate(n: int, dims: Dims) -> Sim:
     """A batch of n empty simulators; every one must be filled by `load` before use."""
     d = dims
     jobs, rack_gpus = max(d.jobs, 1), d.rack_nodes * d.gpus_per_node
-    work_space = max(d.racks, d.nodes, d.gpus_per_node + 1, rack_gpus, (d.rack_nodes + 1) ** 2)
+    work_space = max(d.racks, d.nodes, d.gpus_per_node + 1, rack_gpus, (d.rack_nodes + 1) ** 2, RELEASE_BINS)
     return Sim(
         clock=np.zeros((n, 1), CLOCK),
         jobs=np.zeros((n, jobs), JOB),
@@ -408,7 +411,7 @@ def load(
     if events is not None:
         for name, column in (("time", events.time), ("node", events.node), ("kind", events.kind)):
             sim.events[name][: len(column)] = column
-    _load_jobs(sim, cluster, workload, rules)
+    load_jobs(sim, cluster, workload, rules)
     _load_mix(sim, len(workload))
 
 
@@ -467,7 +470,7 @@ def _load_rules(sim: Sim, cluster: ClusterSpec, rules: Rules, jobs: int, events:
     c["verify_counted"], c["evict_whole_rack"] = rules.verify_counted, rules.evict_whole_rack
     c["n_jobs"], c["n_events"] = jobs, events
     c["current"], c["scope"], c["reach"], c["hero"] = -1, -1, -1, -1
-    c["hero_nodes"], c["shadow"] = rules.slice_nodes, np.inf
+    c["hero_nodes"], c["shadow"], c["pool_start"] = rules.slice_nodes, np.inf, np.inf
     c["free_all"], c["stall_gpus"] = cluster.gpus, NO_DEMAND
     sim.mask[:] = False
 
@@ -487,7 +490,7 @@ def _load_queues(sim: Sim, cluster: ClusterSpec, workload: Workload, queues: Seq
         sim.cohorts[cohort]["nominal"] += spec.nominal
 
 
-def _load_jobs(sim: Sim, cluster: ClusterSpec, w: Workload, rules: Rules) -> None:
+def load_jobs(sim: Sim, cluster: ClusterSpec, w: Workload, rules: Rules) -> None:
     n = len(w)
     jobs = sim.jobs[:n]
     jobs[:] = np.zeros(1, JOB)

@@ -45,6 +45,8 @@ NAMES = (
     "best-fit+easy",
     "least-allocated+easy(share=0.05,spare=1)",
     "best-fit+hold(racks=1)+easy+open",
+    "best-fit+easy(slices=1,patience=5)+open",
+    "first-fit+delay+easy(slices=1,patience=20)+drain(hours=1)",
     "best-fit+open",
     "best-fit+open-hero",
 )
@@ -157,13 +159,23 @@ def hero_rack(sim: Sim, legal: list[int]) -> int:
     return min(inside or legal, key=lambda r: (cost[r], r))
 
 
+def drains(sim: Sim, rule: Rule) -> bool:
+    """Whether a job of a quarter slice or more would still run long after the reserved job could have its GPUs."""
+    c, job = sim.clock[0], current(sim)
+    if not rule.drain or c["hero"] in (-1, c["current"]) or job["first_gpu"] >= 0:
+        return False
+    sizeable = job["gpus"] >= c["slice_nodes"] * node_gpus(sim) / 4
+    return bool(sizeable and job["noise"] * job["work"] > max(0.0, c["pool_start"] - c["now"]) + rule.drain_hours)
+
+
 def defined_action(sim: Sim, name: str, copy: Sim) -> int:
     """What the heuristic does; `copy` is work space."""
     rule, racks, hold = parse_rule(name), len(sim.racks), 2 * len(sim.racks) + 1
     share = math.ceil(rule.easy_share * sim.clock[0]["capacity"])
-    refresh_for(sim, share or int(sim.clock[0]["hero_gpus"]))
+    least = rule.easy_slices * int(sim.clock[0]["slice_nodes"]) * node_gpus(sim)
+    refresh_for(sim, least or share or int(sim.clock[0]["hero_gpus"]), rule.easy_patience)
     may_hold = bool(sim.mask[hold])
-    if may_hold and delays(sim, rule):
+    if may_hold and (delays(sim, rule) or drains(sim, rule)):
         return hold
     if rule.fill and sim.mask[2 * racks] and not (may_hold and fill_is_kept(sim, rule, copy)):
         return 2 * racks

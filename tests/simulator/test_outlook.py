@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from nvlenv.batch import Batch
+from nvlenv.observation import PATIENCE
 from nvlenv.scenario import Scenario
-from nvlenv.simulator.outlook import refresh
+from nvlenv.simulator.outlook import pool_start, refresh_for
 from nvlenv.simulator.scan import advance, step
 from nvlenv.simulator.state import RUNNING, Dims, Rules, Sim, allocate, load, view
 from nvlenv.types import Mode
@@ -42,24 +43,48 @@ def rack_outlook(sim: Sim, r: int, nodes: int) -> tuple[float, float]:
     return drain, sorted(releases)[nodes - 1] if nodes <= len(releases) else INF
 
 
-def hero_needs(sim: Sim) -> tuple[int, int, int]:
-    """The first waiting hero (-1: none), the nodes that make a rack ready, and how many racks it still needs."""
+def urgency(sim: Sim, j: int, patience: float) -> float:
+    job = sim.jobs[j]
+    return float(sim.classes[job["klass"]]["weight"] / (job["noise"] * job["work"] + patience))
+
+
+def find_target(sim: Sim, least: int, patience: float) -> int:
+    """The first waiting job of at least so many GPUs, or with patience the most urgent one; -1: none."""
+    line = [int(j) for j in sim.waiting[: sim.clock[0]["n_waiting"]] if sim.jobs[j]["gpus"] >= least]
+    if not line or not patience:
+        return line[0] if line else -1
+    return max(line, key=lambda j: urgency(sim, j, patience))
+
+
+def target_needs(sim: Sim, target: int) -> tuple[int, int]:
+    """The nodes that make a rack ready for the target, and how many such racks it still needs."""
     c, g = sim.clock[0], sim.cap.shape[1] - 1
-    heroes = [int(j) for j in sim.waiting[: c["n_waiting"]] if sim.jobs[j]["gpus"] >= c["hero_gpus"]]
-    if not heroes:
-        return -1, int(c["slice_nodes"]), 0
-    job, widest = sim.jobs[heroes[0]], int((sim.racks["node1"] - sim.racks["node0"]).max())
-    units = int(c["units_left"] if heroes[0] == c["current"] else job["units"])
+    if target < 0:
+        return int(c["slice_nodes"]), 0
+    job, widest = sim.jobs[target], int((sim.racks["node1"] - sim.racks["node0"]).max())
+    units = int(c["units_left"] if target == c["current"] else job["units"])
     unit = math.ceil(job["unit_pods"] * job["pod_gpus"] / g)
     if unit > widest:
-        return heroes[0], widest, math.ceil(units * unit / widest)
-    return heroes[0], unit * (widest // unit), math.ceil(units / (widest // unit))
+        return widest, math.ceil(units * unit / widest)
+    return unit * (widest // unit), math.ceil(units / (widest // unit))
 
 
-def assert_outlook_is_right(sim: Sim) -> None:
-    """Compare all that `refresh` keeps with a look at every GPU."""
+def hours_to_pool(sim: Sim, gpus: int) -> float:
+    """Hours until so many GPUs are free anywhere, as running jobs end one after the other."""
+    free, now = int(sim.cap[-1, 1]), float(sim.clock["now"][0])
+    ends = sorted((predicted_end(sim, int(j)), int(j)) for j in sim.heap[: sim.clock[0]["n_running"]])
+    for end, j in [(now, -1), *ends]:
+        free += int(sim.jobs[j]["gpus"]) if j >= 0 else 0
+        if free >= gpus:
+            return end - now
+    return INF
+
+
+def assert_outlook_is_right(sim: Sim, least: int, patience: float) -> None:
+    """Compare all that `refresh_for` keeps with a look at every GPU."""
     c, racks = sim.clock[0], range(len(sim.racks))
-    hero, nodes, needed = hero_needs(sim)
+    hero = find_target(sim, least, patience)
+    nodes, needed = target_needs(sim, hero)
     seen = [rack_outlook(sim, r, nodes) for r in racks]
     assert (c["hero"], c["hero_nodes"]) == (hero, nodes)
     assert [max(float(c["now"]), float(rack["drain"])) for rack in sim.racks] == [drain for drain, _ in seen]
@@ -68,6 +93,9 @@ def assert_outlook_is_right(sim: Sim) -> None:
     assert np.flatnonzero(sim.racks["reserved"]).tolist() == sorted(r for _, r in first)
     shadow = first[-1][0] if needed and len(first) == needed else INF
     assert max(float(c["now"]), float(c["shadow"])) == shadow
+    if hero >= 0 and hero != c["current"]:
+        hours = hours_to_pool(sim, int(sim.jobs[hero]["gpus"])) if shadow < INF else INF
+        assert max(0.0, float(c["pool_start"] - c["now"])) == pytest.approx(hours, rel=0.01, abs=0.05)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +111,9 @@ def test_it_equals_a_look_at_every_gpu(make_small: Callable[..., Scenario], over
     batch, rng = Batch(make_small(*overrides), 1, np.random.SeedSequence(3)), np.random.default_rng(0)
     sim, reserved, inside = batch.view(0), 0, 0
     for _ in range(800):
-        assert_outlook_is_right(sim)
+        assert_outlook_is_right(sim, int(sim.clock["slice_nodes"][0]) * (sim.cap.shape[1] - 1), PATIENCE)
+        refresh_for(sim, int(sim.clock["hero_gpus"][0]))
+        assert_outlook_is_right(sim, int(sim.clock["hero_gpus"][0]), 0.0)
         reserved += int(sim.racks["reserved"].any())
         current = sim.clock["current"][0]
         inside += int(current >= 0 and sim.jobs["first_gpu"][current] >= 0)
@@ -96,6 +126,12 @@ def test_it_equals_a_look_at_every_gpu(make_small: Callable[..., Scenario], over
 
 
 # --- Small cases with known answers -----------------------------------------------------------------------------------
+
+
+def refresh(sim: Sim) -> None:
+    """As EASY asks for it: for the oldest waiting hero."""
+    refresh_for(sim, int(sim.clock["hero_gpus"][0]))
+
 
 RACK, GANG = 8, {"gpus_per_pod": 4, "mode": Mode.REQUIRED, "slice_gpus": 8}  # racks of two nodes of four GPUs
 
@@ -189,3 +225,34 @@ def test_without_a_waiting_hero_nothing_is_reserved() -> None:
     sim = simulate(2, [gang(RACK, 3.0), probe(1.5)], hero_share=0.9)
     assert not sim.racks["reserved"].any()
     assert (sim.clock["hero"][0], sim.clock["shadow"][0]) == (-1, INF)
+
+
+def test_the_most_urgent_job_has_most_weight_per_hour_to_run() -> None:
+    jobs = [gang(RACK, hours) for hours in (3.0, 5.0)]
+    short, long, heavy = gang(RACK, 2.0, 1.0), gang(RACK, 40.0, 1.0), gang(RACK, 40.0, 1.0, job_class=1)
+    for line, patience, expected in (
+        ([long, short], 1.0, 1),
+        ([long, short, heavy], 1.0, 1),
+        ([long, short, heavy], 500.0, 2),
+        ([short, long], 0.0, 0),
+    ):
+        sim = begin(2, [*jobs, *line, probe(1.5)])
+        sim.classes["weight"][1] = 4.0
+        while sim.clock["current"][0] != len(jobs) + len(line):
+            assert step(sim, int(np.argmax(sim.mask)))
+        refresh_for(sim, RACK, patience)
+        assert sim.clock["hero"][0] == len(jobs) + expected
+
+
+def test_a_job_larger_than_the_quota_of_its_queue_has_nothing_kept_for_it() -> None:
+    sim = simulate(2, [gang(RACK, 3.0), gang(RACK, 5.0), gang(RACK, 9.0, 1.0), probe(1.5)])
+    sim.cohorts["nominal"][0] = RACK - 1
+    refresh_for(sim, RACK)
+    assert sim.clock["hero"][0] == -1
+
+
+def test_the_pool_is_free_when_enough_jobs_have_ended_wherever_they_run() -> None:
+    jobs = [gang(RACK, hours) for hours in (3.0, 5.0, 2.0)]
+    sim = simulate(3, [*jobs, gang(3 * RACK, 9.0, 1.0), probe(1.5)])
+    for gpus, hours in ((4, 0.0), (5, 0.5), (12, 0.5), (13, 1.5), (20, 1.5), (21, 3.5), (28, 3.5), (29, INF)):
+        assert pool_start(sim, gpus) - 1.5 == pytest.approx(hours, rel=0.01, abs=0.01), gpus

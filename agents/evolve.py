@@ -1,0 +1,248 @@
+"""Evolve the closed-form scorer: the linear prior of the network, by CMA-ES on the cost of whole episodes.
+
+    python -m agents.evolve --scenarios lab-16 hero-rush --generations 100 --out checkpoints/evolved
+
+A rival to PPO that needs no gradient, no value function and no discount: what is minimised is what is measured. All
+candidates of a generation play the same workloads (common random numbers), so that their order tells the policies apart
+and not the luck of the draw; every generation plays new ones. The policy file is of the same kind as PPO's, with a
+network that adds nothing to the prior, so that `python -m agents.train init=...` can go on from it.
+
+The mean of the distribution is played on validation workloads now and then; the best one is kept. Ctrl-C ends early
+with what was found so far, `--resume` goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+import shlex
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from agents.cases import evaluation_scenario
+from agents.episodes import SPLITS, find_policy, split_scenario, split_seeds
+from agents.evaluate import versions
+from agents.export import LICENCE
+from agents.network import PlacementNetwork, network_arrays
+from nvlenv.engine.policy_file import Arrays, LearnedPolicy, read_policy_file, save_policy
+from nvlenv.errors import InputError
+from nvlenv.files import write_json, written_whole
+from nvlenv.loading import prepare
+from nvlenv.policies import baseline_name
+from nvlenv.policies.play import play
+from nvlenv.scenario import Scenario
+from nvlenv.types import Policy
+
+Vector = NDArray[np.float64]
+VALIDATION = 4  # times the workloads of a generation, for choosing the best
+STATE = "evolution.pkl"
+
+# Array -> the steps in which its columns are searched: about what it takes to change a close decision.
+SCALES: dict[str, tuple[float, float]] = {
+    "prior_rack": (3.0, 3.0),  # place, open
+    "prior_rack_bias": (3.0, 3.0),
+    "prior_global": (3.0, 12.0),  # fill, hold
+    "prior_global_bias": (3.0, 12.0),
+}
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """The prior as a vector: what evolution sees of a policy's arrays."""
+
+    start: Arrays
+
+    @property
+    def size(self) -> int:
+        return sum(self.start[name].size for name in SCALES)
+
+    def arrays(self, x: Vector) -> Arrays:
+        """The arrays at this distance from the start, in steps."""
+        moved, at = dict(self.start), 0
+        for name, scale in SCALES.items():
+            old = self.start[name]
+            moved[name] = old + x[at : at + old.size].reshape(old.shape) * np.array(scale)
+            at += old.size
+        return moved
+
+
+@dataclass(frozen=True)
+class Course:
+    """A scenario, how many of its workloads a generation plays, and what the baseline pays for one of them."""
+
+    scenario: Scenario
+    workloads: int
+    par: float
+
+
+def cost_of(policy: Policy, scenario: Scenario, seed: np.random.SeedSequence) -> float:
+    """The cost of one episode, in GPU-hours per GPU-hour of the cluster."""
+    sim = prepare(scenario, scenario.draw(seed), sample=False)
+    play(policy, sim)
+    c = sim.clock[0]
+    return float((c["waiting"] + c["slowdown"] + c["lost"]) / ((c["horizon"] - c["measure_from"]) * c["capacity"]))
+
+
+def make_course(name: str, workloads: int, split: str, seed: int) -> Course:
+    """Par is what the baseline pays for the first workloads of the split, `VALIDATION` times those of a generation."""
+    scenario = split_scenario(evaluation_scenario(name), split)
+    baseline = find_policy(baseline_name(name))
+    costs = [cost_of(baseline, scenario, each) for each in split_seeds(seed, split, VALIDATION * workloads)]
+    return Course(scenario, workloads, float(np.mean(costs)))
+
+
+class Judge:
+    """What a policy costs on courses, as a share of what the baselines pay; every scenario counts the same."""
+
+    def __init__(self, scenarios: Sequence[tuple[str, int]], split: str, seed: int, threads: int) -> None:
+        self.courses = [make_course(name, workloads, split, seed) for name, workloads in scenarios]
+        self.threads = threads
+        self._root = np.random.SeedSequence(seed, spawn_key=(SPLITS[split],))
+
+    def __call__(self, policies: Sequence[Policy], generation: int, times: int = 1) -> Vector:
+        """(len(policies),) on the workloads of a generation, `times` as many as usual."""
+        entropy, key = self._root.entropy, self._root.spawn_key
+        tasks, shares = [], []
+        for course in self.courses:
+            count = times * course.workloads
+            seeds = [np.random.SeedSequence(entropy, spawn_key=(*key, generation * count + k)) for k in range(count)]
+            tasks += [(policy, course.scenario, seed) for policy in policies for seed in seeds]
+            shares += [1 / (course.par * count * len(self.courses))] * (len(policies) * count)
+        with ThreadPoolExecutor(self.threads) as pool:  # kernels run without Python's lock
+            costs = list(pool.map(lambda task: cost_of(*task), tasks))
+        totals, at = np.zeros(len(policies)), 0
+        for course in self.courses:
+            size = len(policies) * times * course.workloads
+            block = np.array(costs[at : at + size]) * np.array(shares[at : at + size])
+            totals += block.reshape(len(policies), -1).sum(axis=1)
+            at += size
+        return totals
+
+
+@dataclass
+class Progress:
+    """All that goes from one generation to the next."""
+
+    strategy: Any  # cma.CMAEvolutionStrategy
+    best: Vector
+    best_score: float
+    history: list[dict[str, float]]
+
+
+def first_arrays(init: str) -> Arrays:
+    """The arrays of a policy file, or of a network that adds nothing to the prior."""
+    return read_policy_file(init)[0] if init else network_arrays(PlacementNetwork(hidden=1))
+
+
+def begin(arguments: argparse.Namespace, size: int) -> Progress:
+    import cma
+
+    state = arguments.out / STATE
+    if arguments.resume:
+        if not state.is_file():
+            raise InputError(arguments.out, "--resume", "no state of an evolution", f"a folder with {STATE}")
+        progress: Progress = pickle.loads(state.read_bytes())  # as SB3's model.zip: a run's own file, not a user's
+        return progress
+    options = {"seed": arguments.seed + 1, "popsize": arguments.population, "CMA_diagonal": True, "verbose": -9}
+    strategy = cma.CMAEvolutionStrategy(np.zeros(size), arguments.sigma, options)
+    return Progress(strategy, np.zeros(size), np.inf, [])
+
+
+def evolve(arguments: argparse.Namespace) -> Progress:
+    """Run the generations that are left."""
+    scorer = Scorer(first_arrays(arguments.init))
+    progress = begin(arguments, scorer.size)
+    train = Judge(arguments.scenarios, "train", arguments.seed, arguments.threads)
+    validation = Judge(arguments.scenarios, "validation", arguments.seed, arguments.threads)
+
+    def policies(points: Sequence[Vector]) -> list[Policy]:
+        return [LearnedPolicy(scorer.arrays(x)) for x in points]
+
+    if not progress.history:
+        progress.best_score = float(validation(policies([progress.best]), 0, VALIDATION)[0])
+    first = len(progress.history)
+    bar = tqdm(range(first, arguments.generations), desc="generations", disable=arguments.quiet, file=sys.stderr)
+    for generation in bar:
+        points = progress.strategy.ask()
+        scores = train(policies(points), generation + 1)
+        progress.strategy.tell(points, list(scores))
+        entry = {"generation": generation, "train": float(scores.mean()), "sigma": float(progress.strategy.sigma)}
+        if (generation + 1) % arguments.every == 0:
+            mean = np.array(progress.strategy.mean)
+            entry["validation"] = float(validation(policies([mean]), 0, VALIDATION)[0])
+            if entry["validation"] < progress.best_score:
+                progress.best, progress.best_score = mean, entry["validation"]
+        progress.history.append(entry)
+        bar.set_postfix(cost=f"{entry['train']:.3f}", best=f"{progress.best_score:.3f}")
+        if "validation" in entry:
+            save(arguments, scorer, progress)
+    return progress
+
+
+def save(arguments: argparse.Namespace, scorer: Scorer, progress: Progress) -> None:
+    """The best policy so far, and the state to go on from."""
+    manifest = {
+        "licence": LICENCE,
+        "training": {
+            "method": "CMA-ES on the linear prior",
+            "command": "python -m agents.evolve " + shlex.join(arguments.given),
+            "versions": versions(),
+            "generations": len(progress.history),
+            "validation_cost_of_baselines": progress.best_score,
+        },
+    }
+    save_policy(arguments.out / "policy.npz", scorer.arrays(progress.best), manifest)
+    with written_whole(arguments.out / STATE) as part:
+        part.write_bytes(pickle.dumps(progress))
+    write_json(arguments.out / "evolution.json", progress.history)
+
+
+def _course(text: str) -> tuple[str, int]:
+    name, _, count = text.partition(":")
+    return name, int(count or 16)
+
+
+def parser() -> argparse.ArgumentParser:
+    out = argparse.ArgumentParser(prog="python -m agents.evolve", description=__doc__, allow_abbrev=False)
+    out.formatter_class = argparse.RawDescriptionHelpFormatter
+    out.add_argument("--scenarios", nargs="+", type=_course, default=[("lab-16", 16)], metavar="NAME[:WORKLOADS]",
+                     help="scenarios, and how many workloads a generation plays (default lab-16:16)")  # fmt: skip
+    out.add_argument("--generations", type=int, default=100, help="in all (default 100)")
+    out.add_argument("--population", type=int, default=24, help="candidates of a generation (default 24)")
+    out.add_argument("--sigma", type=float, default=0.5, help="first step size, in units of SCALES (default 0.5)")
+    out.add_argument("--every", type=int, default=5, help="generations between two validations (default 5)")
+    out.add_argument("--init", default="", help="policy file to start from (default: the heuristic prior)")
+    out.add_argument("--seed", type=int, default=0, help="of candidates and workloads (default 0)")
+    out.add_argument("--threads", type=int, default=1, help="episodes played side by side (default 1)")
+    out.add_argument("--out", type=Path, default=Path("checkpoints/evolved"), help="folder (default %(default)s)")
+    out.add_argument("--resume", action="store_true", help="go on with the evolution in the folder")
+    out.add_argument("--quiet", action="store_true", help="no progress bar")
+    return out
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    given = sys.argv[1:] if argv is None else list(argv)
+    arguments = parser().parse_args(given)
+    arguments.given = given
+    try:
+        progress = evolve(arguments)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"interrupted; go on with --resume --out {arguments.out}", file=sys.stderr)
+        return 130
+    print(f"best on validation: {progress.best_score:.3f} of what the baselines pay; {arguments.out / 'policy.npz'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
