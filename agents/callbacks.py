@@ -8,32 +8,62 @@ from pathlib import Path
 from typing import Any
 
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import Figure, TensorBoardOutputFormat
 from tqdm import tqdm
 
+from agents.cases import evaluation_scenario, warm_started
 from agents.config import TrainConfig
-from agents.episodes import Metrics, play_workload, split_scenario, split_seeds
-from agents.evaluate import evaluation_scenario
+from agents.episodes import Metrics, Played, play_workload, split_seeds
 from agents.export import export_policy
+from agents.figures import decay_curve, frontier
 from agents.policy import network_of
 from agents.statistics import Interval, mean_known, paired
+from agents.summary import describe
 from nvlenv.files import write_json, written_whole
 
 LOGGED = ("cost", "hero_wait", "other_wait", "stall", "slots_16", "goodput", "lost", "evictions")
+IMAGES = {"figures/decay": decay_curve, "figures/frontier": frontier}
+LAYOUT = {  # of TensorBoard's custom scalars: what to look at, in this order
+    "is it getting better": {
+        "cost against each heuristic (below 0: better)": ["Multiline", ["eval/gap_vs_.*"]],
+        "waits of heroes and of others (h)": ["Multiline", ["eval/hero_wait", "eval/other_wait"]],
+        "evictions in a workload": ["Multiline", ["eval/evictions"]],
+    },
+    "does the cluster stay whole": {
+        "free 16-node slots": ["Multiline", ["eval/slots_16"]],
+        "time in fragmentation stall": ["Multiline", ["eval/stall", "cluster/stall"]],
+    },
+    "is it learning": {
+        "reward per hour, by term": ["Multiline", ["reward/.*"]],
+        "how far each update goes": ["Multiline", ["train/approx_kl", "train/clip_fraction"]],
+        "how well values are known": ["Multiline", ["train/explained_variance"]],
+        "how random it is": ["Multiline", ["train/entropy_loss"]],
+    },
+}
 
 
 class Validation:
     """The validation workloads, what the heuristics make of them, and how a policy file compares."""
 
     def __init__(self, config: TrainConfig) -> None:
-        self.scenario = split_scenario(evaluation_scenario(config.scenarios[0], config.overrides), "validation")
+        scenario = evaluation_scenario(config.scenarios[0], config.overrides)
+        self.scenario, self.warm_jobs = warm_started(scenario, "validation")
         self.seeds = split_seeds(0, "validation", config.evaluation.episodes)
         self.names = list(dict.fromkeys((*config.evaluation.baselines, config.evaluation.reference)))
-        played = [play_workload(seed, self.scenario, self.names).metrics for seed in self.seeds]
-        self.baselines = {name: [metrics[name] for metrics in played] for name in self.names}
+        self.played = [play_workload(seed, self.scenario, self.names, warm_jobs=self.warm_jobs) for seed in self.seeds]
+        self.baselines = {name: [p.metrics[name] for p in self.played] for name in self.names}
 
-    def play(self, policy: Path) -> list[Metrics]:
-        """The metrics of a policy file on every workload."""
-        return [play_workload(seed, self.scenario, [str(policy)]).metrics[str(policy)] for seed in self.seeds]
+    def play(self, policy: Path) -> list[Played]:
+        """A policy file on every workload."""
+        return [play_workload(seed, self.scenario, [str(policy)], (), self.warm_jobs) for seed in self.seeds]
+
+    def describe(self, policy: Path, played: list[Played], reference: str) -> dict[str, Any]:
+        """All numbers about a policy file and the heuristics, as in results.json."""
+        both = [
+            Played({**a.metrics, **b.metrics}, {**a.series, **b.series})
+            for a, b in zip(self.played, played, strict=True)
+        ]
+        return describe(both, [*self.names, str(policy)], reference)
 
     def compare(self, metrics: list[Metrics]) -> dict[str, Interval]:
         """Paired difference of cost against every baseline."""
@@ -64,21 +94,30 @@ class EvaluationCallback(BaseCallback):
     def _on_training_end(self) -> None:
         self.evaluate()
 
+    def _on_training_start(self) -> None:
+        for output in self.logger.output_formats:
+            if isinstance(output, TensorBoardOutputFormat):
+                output.writer.add_custom_scalars(LAYOUT)
+
     def _on_step(self) -> bool:
         return True
 
     def evaluate(self) -> None:
         latest = self.run_folder / "latest.npz"
         export_policy(network_of(self.model), latest, {**self.manifest, "steps": self.num_timesteps})
-        metrics = self.validation.play(latest)
+        played = self.validation.play(latest)
+        metrics = [p.metrics[str(latest)] for p in played]
         gaps = self.validation.compare(metrics)
         means = {key: mean_known([m[key] for m in metrics]) for key in LOGGED}
         for key, value in means.items():
             self.logger.record(f"eval/{key}", value)
         for name, gap in gaps.items():
             self.logger.record(f"eval/gap_vs_{name}", gap.mean)
-        self.logger.dump(self.num_timesteps)
         reference = self.config.evaluation.reference
+        results, order = self.validation.describe(latest, played, reference), [*self.validation.names, str(latest)]
+        for name, draw in IMAGES.items():
+            self.logger.record(name, Figure(draw(results, order), close=True), exclude=("stdout", "log", "json", "csv"))
+        self.logger.dump(self.num_timesteps)
         self.bar.show(f"gap to {reference} {gaps[reference]}")
         if means["cost"] < self.best:
             self.best = means["cost"]

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from functools import partial
-from multiprocessing import get_context
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from agents.bound import pooled_easy, pooled_fcfs
 from nvlenv.engine import load_policy
-from nvlenv.loading import horizon_of, pooled_waiting, prepare, warmup_of
-from nvlenv.policies import heuristic
+from nvlenv.loading import prepare
+from nvlenv.policies import baseline_name, heuristic
 from nvlenv.policies.play import play
-from nvlenv.scenario import Scenario
+from nvlenv.scenario import Episode, Scenario
 from nvlenv.simulator.state import RUNNING, SAMPLE_FIELDS, SLOT_SIZES, WAITING, Sim
 from nvlenv.types import Policy
 from nvlenv.workload import TraceWorkload, cached_trace
@@ -25,7 +23,9 @@ SPLITS = {"train": 0, "validation": 1, "test": 2}
 TRACE_PORTIONS = {"train": (0.0, 0.7), "validation": (0.7, 0.85), "test": (0.85, 1.0)}  # of the time of a trace
 TRACE_JOBS = 2_000  # of a window replayed from a trace,
 TRACE_SHARE = 1 / 3  # but at most this share of the portion, so that windows differ
-BOUND = "pooled"  # the name under which the bound from below is kept
+BOUND, TWIN = "pooled+easy", "pooled"  # names of the references without topology, see `play_reference`
+REFERENCES = (BOUND, TWIN)
+TRUE_DURATIONS = "@true"  # after a policy's name: it is told how long jobs run
 Metrics = dict[str, float]
 
 
@@ -50,13 +50,13 @@ def split_scenario(scenario: Scenario, split: str) -> Scenario:
 
 def find_policy(name: str) -> Policy:
     """A policy by the name of a heuristic, or the path of an exported file or of a folder that holds policy.npz."""
-    path = Path(name)
+    path = Path(name.removesuffix(TRUE_DURATIONS))
     if path.is_dir():
         path = path / "policy.npz"
     if path.suffix == ".npz" or path.exists():
         policy: Policy = load_policy(path)
         return policy
-    return heuristic(name)
+    return heuristic(name.removesuffix(TRUE_DURATIONS))
 
 
 def measure(sim: Sim, class_names: Sequence[str]) -> Metrics:
@@ -68,8 +68,10 @@ def measure(sim: Sim, class_names: Sequence[str]) -> Metrics:
     metrics = {
         "cost": sum(parts.values()),
         **parts,
+        "busy": float(c["busy"]) / capacity,
         "goodput": float(c["busy"] - c["slowdown"] - c["lost"]) / capacity,
         "stall": float(c["stall"]) / hours,
+        "unreachable": float(c["unreachable"]) / capacity,
         **{f"slots_{size}": float(sim.slots[1, k]) / hours for k, size in enumerate(SLOT_SIZES)},
         **{name: float(c[name]) for name in ("evictions", "moves", "failures", "decisions", "illegal")},
     }
@@ -96,38 +98,56 @@ def _summary(name: str, waits: np.ndarray) -> Metrics:
 class Played:
     """What every policy made of one workload."""
 
-    metrics: dict[str, Metrics]  # policy name -> metrics; "pooled" is the bound from below
+    metrics: dict[str, Metrics]  # policy name -> metrics; the references have a cost alone
     series: dict[str, np.ndarray]  # policy name -> (T, len(SAMPLE_FIELDS)) time series
 
 
-def play_workload(seed: np.random.SeedSequence, scenario: Scenario, names: Sequence[str]) -> Played:
-    """All policies on the same workload."""
+def loaded(scenario: Scenario, episode: Episode, warm_jobs: int = 0, sample: bool = True) -> Sim:
+    """A simulator filled with an episode. With `warm_jobs` counting starts with the submit of the job after them."""
+    sim = prepare(scenario, episode, sample)
+    if 0 < warm_jobs < len(episode.workload):
+        sim.clock["measure_from"] = min(float(episode.workload.submit[warm_jobs]), 0.9 * float(sim.clock["horizon"][0]))
+    return sim
+
+
+def play_policy(name: str, scenario: Scenario, episode: Episode, warm_jobs: int = 0) -> Sim:
+    """An episode played to its end by a policy, which is told the true run times if its name ends in "@true"."""
+    if name.endswith(TRUE_DURATIONS):
+        episode = replace(episode, workload=replace(episode.workload, estimate=episode.workload.duration))
+    sim = loaded(scenario, episode, warm_jobs)
+    play(find_policy(name), sim)
+    return sim
+
+
+def play_reference(name: str, scenario: Scenario, episode: Episode, warm_jobs: int, baseline: str) -> Metrics:
+    """The cost of the workload without topology: under the baseline's queue discipline (BOUND, see `agents.bound`), or
+    first come, first served with backfilling as in the reward's twin (TWIN)."""
+    sim = loaded(scenario, episode, warm_jobs, sample=False)
+    hours = float(sim.clock["horizon"][0] - sim.clock["measure_from"][0])
+    waiting = pooled_easy(sim, baseline) if name == BOUND else pooled_fcfs(sim)
+    return {"cost": waiting / hours / episode.cluster.gpus}
+
+
+def play_workload(
+    seed: np.random.SeedSequence,
+    scenario: Scenario,
+    names: Sequence[str],
+    references: Sequence[str] = REFERENCES,
+    warm_jobs: int = 0,
+    baseline: str | None = None,
+) -> Played:
+    """All policies, and the references named, on the same workload. `baseline`: whose queue discipline BOUND has."""
     episode = scenario.draw(seed)
     metrics: dict[str, Metrics] = {}
     series: dict[str, np.ndarray] = {}
     for name in names:
-        sim = prepare(scenario, episode)
-        play(find_policy(name), sim)
+        sim = play_policy(name, scenario, episode, warm_jobs)
         metrics[name] = measure(sim, episode.workload.class_names)
         series[name] = sim.samples[: int(sim.clock["n_samples"][0])]
-    hours = horizon_of(scenario, episode) - warmup_of(scenario, episode)
-    metrics[BOUND] = {"cost": pooled_waiting(scenario, episode) / hours / episode.cluster.gpus}
+    for name in references:
+        discipline = baseline or baseline_name(scenario.name)
+        metrics[name] = play_reference(name, scenario, episode, warm_jobs, discipline)
     return Played(metrics, series)
-
-
-def play_all(
-    scenario: Scenario,
-    names: Sequence[str],
-    seeds: Iterable[np.random.SeedSequence],
-    workers: int = 1,
-    progress: Callable[[Iterable[Played]], Iterable[Played]] = lambda results: results,
-) -> list[Played]:
-    """All policies on all workloads, in the order of the seeds, over so many processes."""
-    task = partial(play_workload, scenario=scenario, names=names)
-    if workers <= 1:
-        return list(progress(map(task, seeds)))
-    with ProcessPoolExecutor(workers, mp_context=get_context("forkserver")) as pool:
-        return list(progress(pool.map(task, seeds)))
 
 
 def series_column(name: str) -> int:

@@ -1,96 +1,46 @@
-"""Compare policies on the same held-out workloads: the table, results.json and the figures.
+"""Compare policies on the same held-out workloads: tables, results.json and the figures.
 
-    python -m agents.evaluate --policies best-fit least-allocated checkpoints/RUN/policy.npz --out results
+    python -m agents.evaluate --policies baseline best-fit checkpoints/RUN/policy.npz --out results
+    python -m agents.evaluate --policies ... --scenarios lab-16 hero-rush --split test --shifts all --out results
+    python -m agents.evaluate --policies ... --traces jobs.csv.gz --out results
+    python -m agents.evaluate --release
 
-Every policy plays the same workloads; differences are paired per workload, with bootstrap intervals.
+Every policy plays the same workloads; differences are paired per workload, with bootstrap intervals. `baseline` is the
+tuned heuristic of each scenario (configs/baselines.yaml); `POLICY@true` is a policy that is told the true run times.
+With --out every episode is kept as soon as it is played: the same command, given again, goes on where it was stopped.
+results.json holds nothing that depends on the machine's speed; that is in latency.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib.metadata
+import json
 import platform
+import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
-from rich.table import Table
-from tqdm import tqdm
 
-from agents.episodes import BOUND, SPLITS, Played, find_policy, play_all, split_scenario, split_seeds
-from agents.statistics import bootstrap, gap_closed, mean_known, paired
+from agents.cases import SHIFTS, Case, evaluation_scenario, make_case, warm_started
+from agents.cells import BASELINE, Stage, fingerprint, resolve, stage
+from agents.episodes import SPLITS, TRUE_DURATIONS, Played, find_policy, split_seeds
+from agents.latency import decision_latency
+from agents.summary import describe, short_name
+from agents.tables import table
 from nvlenv.errors import InputError
 from nvlenv.files import write_json
-from nvlenv.scenario import Scenario, load_scenario, scenario_names
+from nvlenv.scenario import Scenario, scenario_names
 
-WARMUP = 0.1  # share of the episode that is discarded, unless the scenario says how much: longer than a mean hero run
+__all__ = ["evaluate", "evaluation_scenario", "main", "short_name", "table", "versions"]
+
+EPISODES = {"train": 64, "validation": 64, "test": 200}
+RELEASE = Path("checkpoints") / "release"
 VERSIONED = ("nvlenv", "numpy", "numba", "gymnasium", "torch", "stable-baselines3", "sb3-contrib")
-
-
-def evaluation_scenario(name: str | Path, overrides: Sequence[str] = ()) -> Scenario:
-    """A scenario with the start of its episodes discarded, so that what is measured is the steady state."""
-    scenario = load_scenario(name, overrides)
-    if scenario.episode.warmup_hours > 0:
-        return scenario
-    return load_scenario(name, [*overrides, f"episode.warmup_hours={WARMUP * scenario.episode.hours:g}"])
-
-
-def short_name(name: str) -> str:
-    """How a policy is called in tables: a heuristic by its name, a file by its folder."""
-    path = Path(name)
-    if path.suffix == ".npz" and path.stem == "policy":
-        return path.parent.name
-    return path.stem if path.suffix == ".npz" else (path.name if path.is_dir() else name)
-
-
-def summarise(played: Sequence[Played], names: Sequence[str], reference: str) -> dict[str, Any]:
-    """Means, paired differences of cost against the reference with intervals, and the share of the gap closed."""
-    cost = {name: np.array([p.metrics[name]["cost"] for p in played]) for name in (*names, BOUND)}
-    rows: dict[str, Any] = {}
-    for name in names:
-        difference = paired(cost[name], cost[reference])
-        keys = played[0].metrics[name]
-        rows[name] = {
-            "mean": {key: _mean([p.metrics[name][key] for p in played]) for key in keys},
-            "cost_interval": vars(bootstrap(cost[name])),
-            "difference": {**vars(difference), "verdict": difference.verdict if name != reference else "reference"},
-            "gap_closed": gap_closed(cost[name], cost[reference], cost[BOUND]),
-        }
-    return {"reference": reference, "bound": {"cost": float(cost[BOUND].mean())}, "policies": rows}
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    """As `mean_known`; None, which JSON can say, instead of nan."""
-    mean = mean_known(values)
-    return None if np.isnan(mean) else mean
-
-
-def table(summary: dict[str, Any]) -> Table:
-    """The summary as people read it. Lower cost is better."""
-    out = Table(title=f"cost against {summary['reference']} (pooled bound {summary['bound']['cost']:.3f})")
-    heads = ("policy", "cost", "difference [95 %]", "gap closed", "hero wait h", "other wait h", "lost", "evictions")
-    for head in (*heads, "stall", "16-slots"):
-        out.add_column(head, justify="left" if head == "policy" else "right")
-    for name, row in sorted(summary["policies"].items(), key=lambda item: item[1]["mean"]["cost"]):
-        mean, difference = row["mean"], row["difference"]
-        span = f"{difference['mean']:+.3f} [{difference['low']:+.3f}, {difference['high']:+.3f}]"
-        is_reference = name == summary["reference"]
-        out.add_row(
-            short_name(name),
-            f"{mean['cost']:.3f}",
-            "reference" if is_reference else span,
-            "" if is_reference else f"{100 * row['gap_closed']:.0f} %",
-            "-" if mean["hero_wait"] is None else f"{mean['hero_wait']:.1f}",
-            "-" if mean["other_wait"] is None else f"{mean['other_wait']:.2f}",
-            f"{mean['lost']:.4f}",
-            f"{mean['evictions']:.0f}",
-            f"{100 * mean['stall']:.0f} %",
-            f"{mean['slots_16']:.2f}",
-        )
-    return out
 
 
 def versions() -> dict[str, str]:
@@ -114,76 +64,181 @@ def evaluate(
     workers: int = 1,
     quiet: bool = False,
 ) -> tuple[dict[str, Any], list[Played]]:
-    """Play all policies on the same workloads. Returns what goes to results.json, and what was played."""
+    """Play all policies on the same workloads of one scenario. Returns the results, and what was played."""
     for name in names:
         find_policy(name)
-    seeds = split_seeds(seed, split, episodes)
+    played_scenario, warm_jobs = warm_started(scenario, split)
+    case = Case(scenario.name, scenario.name, (), played_scenario, scenario.name, warm_jobs)
+    with stage(None, workers, quiet) as theatre:
+        played = theatre.play(case, names, split_seeds(seed, split, episodes))
+    head = {"split": split, "seed": seed, "episodes": episodes, "versions": versions()}
+    return {**head, **about(case), **describe(played, names, reference or names[0])}, played
 
-    def progress(results: Iterable[Played]) -> Iterable[Played]:
-        yield from tqdm(results, total=len(seeds), desc="workloads", disable=quiet, file=sys.stderr)
 
-    played = play_all(split_scenario(scenario, split), names, seeds, workers, progress)
-    summary = summarise(played, names, reference or names[0])
-    results = {
-        "scenario": scenario.name,
-        "scenario_digest": scenario.digest(),
-        "split": split,
-        "seed": seed,
-        "episodes": episodes,
-        "versions": versions(),
-        "summary": summary,
-        "workloads": [p.metrics for p in played],
+def about(case: Case) -> dict[str, Any]:
+    """What set of workloads this is."""
+    return {
+        "scenario": case.base,
+        "source": case.source,
+        "overrides": list(case.overrides),
+        "scenario_digest": case.scenario.digest(),
+        "warm_jobs": case.warm_jobs,
+        "baseline": resolve(BASELINE, case),
     }
-    return results, played
+
+
+def evaluate_case(
+    case: Case, names: Sequence[str], settings: Mapping[str, Any], seeds: Mapping[str, Sequence[str]], theatre: Stage
+) -> dict[str, Any]:
+    """All numbers about one set of workloads; `settings` has split, seed, episodes and reference."""
+    workloads = split_seeds(settings["seed"], settings["split"], settings["episodes"])
+    played = theatre.play(case, names, workloads)
+    return {**about(case), **describe(played, names, settings["reference"], seeds)}
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# The command line
+# --------------------------------------------------------------------------------------------------------------------
 
 
 def parser() -> argparse.ArgumentParser:
     out = argparse.ArgumentParser(prog="python -m agents.evaluate", description=__doc__, allow_abbrev=False)
     out.formatter_class = argparse.RawDescriptionHelpFormatter
-    out.add_argument("--policies", nargs="+", required=True, metavar="POLICY",
-                     help="heuristics such as best-fit+fill+open, policy files, or run folders")  # fmt: skip
-    out.add_argument("--scenario", default="lab-16", help=f"a YAML file or one of {', '.join(scenario_names())}")
+    out.add_argument("--policies", nargs="+", default=[], metavar="POLICY",
+                     help="baseline, heuristics such as best-fit+fill+open, policy files, or run folders")  # fmt: skip
+    out.add_argument("--seeds", action="append", default=[], metavar="LABEL=PATTERN",
+                     help="policy files or run folders of one recipe trained with several seeds, such as "
+                          "'ppo=checkpoints/lab-16-s*'; reported one by one and together")  # fmt: skip
+    out.add_argument("--scenarios", "--scenario", nargs="+", default=["lab-16"], metavar="SCENARIO",
+                     help=f"YAML files or some of {', '.join(scenario_names())}")  # fmt: skip
     out.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", dest="overrides",
-                     help="settings of the scenario, such as workload.load=0.9")  # fmt: skip
-    out.add_argument("--episodes", type=int, default=64, help="workloads (default 64)")
+                     help="settings of every scenario, such as workload.load=0.9")  # fmt: skip
+    out.add_argument("--shifts", nargs="+", default=[], metavar="SHIFT",
+                     help=f"every scenario also out of distribution: {', '.join(SHIFTS)}, or all")  # fmt: skip
+    out.add_argument("--traces", nargs="+", default=[], type=Path, metavar="FILE",
+                     help="also replays of these job traces on the cluster of the first scenario")  # fmt: skip
+    out.add_argument("--episodes", type=int, help=f"workloads of each set (default {EPISODES['validation']}, "
+                                                  f"of the test split {EPISODES['test']})")  # fmt: skip
     out.add_argument("--seed", type=int, default=0, help="of the workloads (default 0)")
     out.add_argument("--split", choices=list(SPLITS), default="validation",
                      help="which workloads; test is for the last word only (default validation)")  # fmt: skip
     out.add_argument("--reference", help="the policy that differences are taken against (default: the first)")
     out.add_argument("--workers", type=int, default=1, help="processes (default 1)")
-    out.add_argument("--out", type=Path, help="folder for results.json and figures")
+    out.add_argument("--out", type=Path, help="folder for results.json, latency.json, figures and played episodes")
+    out.add_argument("--release", nargs="?", const=RELEASE, type=Path, metavar="FOLDER",
+                     help=f"check a released policy against its own record instead (default {RELEASE})")  # fmt: skip
     out.add_argument("--quiet", action="store_true", help="no progress bar")
     return out
 
 
-def run(arguments: argparse.Namespace) -> None:
-    names = list(dict.fromkeys(arguments.policies))
-    if arguments.reference is not None and arguments.reference not in names:
-        raise InputError("--reference", "", repr(arguments.reference), f"one of the policies {names}")
-    if arguments.episodes < 1:
-        raise InputError("--episodes", "", arguments.episodes, "at least 1")
-    scenario = evaluation_scenario(arguments.scenario, arguments.overrides)
-    results, played = evaluate(
-        scenario, names, arguments.episodes, arguments.seed, arguments.split, arguments.reference, arguments.workers,
-        arguments.quiet,
-    )  # fmt: skip
-    Console(width=160).print(table(results["summary"]))
-    if arguments.out is not None:
-        from agents.figures import draw_all
+def seed_groups(options: Sequence[str]) -> dict[str, list[str]]:
+    """label -> the policies that match its pattern, sorted. Raises `InputError` for fewer than two."""
+    groups = {}
+    for option in options:
+        label, _, pattern = option.partition("=")
+        found = sorted(map(str, _matching(pattern))) if pattern else []
+        if not label or len(found) < 2:
+            raise InputError("--seeds", "", repr(option), "LABEL=PATTERN that matches two or more policies")
+        groups[label] = found
+    return groups
 
-        results["command"] = "python -m agents.evaluate " + " ".join(sys.argv[1:])
-        write_json(arguments.out / "results.json", results)
-        for picture in draw_all(played, names, arguments.out):
-            print(picture)
+
+def _matching(pattern: str) -> list[Path]:
+    """The paths that a shell pattern, relative or not, stands for."""
+    path = Path(pattern)
+    return list(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+
+
+def make_cases(arguments: argparse.Namespace) -> list[Case]:
+    """Every set of workloads that the command line asks for."""
+    shifts = list(SHIFTS) if "all" in arguments.shifts else arguments.shifts
+    cases = [
+        make_case(source, arguments.overrides, arguments.split, shift)
+        for source in arguments.scenarios
+        for shift in (None, *shifts)
+    ]
+    first = arguments.scenarios[0]
+    cases += [make_case(first, arguments.overrides, arguments.split, trace=trace) for trace in arguments.traces]
+    labels = [case.label for case in cases]
+    double = next((label for label in labels if labels.count(label) > 1), None)
+    if double is not None:
+        raise InputError("--scenarios", "", f"two sets of workloads called {double!r}", "distinct names")
+    return cases
+
+
+def run(arguments: argparse.Namespace) -> None:
+    groups = seed_groups(arguments.seeds)
+    names = list(dict.fromkeys([*arguments.policies, *(name for group in groups.values() for name in group)]))
+    if not names:
+        raise InputError("--policies", "", "none", "at least one policy")
+    reference = arguments.reference or names[0]
+    if reference not in names:
+        raise InputError("--reference", "", repr(arguments.reference), f"one of the policies {names}")
+    episodes = EPISODES[arguments.split] if arguments.episodes is None else arguments.episodes
+    for option, value in (("--episodes", episodes), ("--workers", arguments.workers)):
+        if value < 1:
+            raise InputError(option, "", value, "at least 1")
+    told = BASELINE if BASELINE in names else reference
+    names = list(dict.fromkeys([*names, told.removesuffix(TRUE_DURATIONS) + TRUE_DURATIONS]))
+    cases = make_cases(arguments)
+    policies = {name: fingerprint(resolve(name, cases[0])) for name in names}
+    settings = {"split": arguments.split, "seed": arguments.seed, "episodes": episodes, "reference": reference}
+    sets = {}
+    with stage(arguments.out, arguments.workers, arguments.quiet) as theatre:
+        for case in cases:
+            sets[case.label] = evaluate_case(case, names, settings, groups, theatre)
+            Console(width=180).print(table(sets[case.label]["summary"], case.label))
+    if arguments.out is not None:
+        what = {
+            **settings,
+            "policies": policies,
+            "sets": {label: each["scenario_digest"] for label, each in sets.items()},
+        }
+        results = {
+            **settings,
+            "command": "python -m agents.evaluate " + shlex.join(arguments.given),
+            "config_sha256": hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest(),
+            "versions": versions(),
+            "names": names,
+            "policies": policies,
+            "labels": list(sets),
+            "sets": sets,
+        }
+        save(results, cases[0], arguments.out)
+
+
+def save(results: dict[str, Any], first: Case, out: Path) -> None:
+    """Write results.json, latency.json and the figures."""
+    from agents.figures import draw_results
+
+    write_json(out / "results.json", results)
+    seed = split_seeds(results["seed"], results["split"], 1)[0]
+    names = [name for name in results["policies"] if not name.endswith(TRUE_DURATIONS)]
+    latency = {name: decision_latency(resolve(name, first), first, seed) for name in names}
+    write_json(out / "latency.json", {"set": first.label, "machine": platform.machine(), "policies": latency})
+    print(out / "results.json")
+    for picture in draw_results(results, out):
+        print(picture)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = parser().parse_args(argv)
+    """Run the command line; 0: done, 1: a release that does not give what it says, 2: bad input, 130: interrupted."""
+    given = sys.argv[1:] if argv is None else list(argv)
+    arguments = parser().parse_args(given)
+    arguments.given = given
     try:
+        if arguments.release is not None:
+            from agents.release import check_release
+
+            return 0 if check_release(arguments.release, arguments.workers, arguments.quiet) else 1
         run(arguments)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        again = "; the same command goes on" if arguments.out is not None else ""
+        print(f"\ninterrupted{again}", file=sys.stderr)
+        return 130
     return 0
 
 

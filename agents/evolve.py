@@ -45,12 +45,14 @@ Vector = NDArray[np.float64]
 VALIDATION = 4  # times the workloads of a generation, for choosing the best
 STATE = "evolution.pkl"
 
-# Array -> the steps in which its columns are searched: about what it takes to change a close decision.
-SCALES: dict[str, tuple[float, float]] = {
-    "prior_rack": (3.0, 3.0),  # place, open
-    "prior_rack_bias": (3.0, 3.0),
-    "prior_global": (3.0, 12.0),  # fill, hold
-    "prior_global_bias": (3.0, 12.0),
+# (array, column) -> the step in which its entries are searched: about what it takes to change a close decision. When to
+# `fill` is left as it is: it is not worth the dimensions.
+STEPS: dict[tuple[str, int], float] = {
+    ("prior_rack", 0): 1.5,  # place
+    ("prior_rack", 1): 1.5,  # open
+    ("prior_rack_bias", 1): 3.0,
+    ("prior_global", 1): 6.0,  # hold
+    ("prior_global_bias", 1): 3.0,
 }
 
 
@@ -62,15 +64,15 @@ class Scorer:
 
     @property
     def size(self) -> int:
-        return sum(self.start[name].size for name in SCALES)
+        return sum(self.start[name][..., column].size for name, column in STEPS)
 
     def arrays(self, x: Vector) -> Arrays:
         """The arrays at this distance from the start, in steps."""
-        moved, at = dict(self.start), 0
-        for name, scale in SCALES.items():
-            old = self.start[name]
-            moved[name] = old + x[at : at + old.size].reshape(old.shape) * np.array(scale)
-            at += old.size
+        moved, at = {name: array.copy() for name, array in self.start.items()}, 0
+        for (name, column), step in STEPS.items():
+            entries = moved[name][..., column]
+            moved[name][..., column] = entries + step * x[at : at + entries.size].reshape(entries.shape)
+            at += entries.size
         return moved
 
 
@@ -135,11 +137,15 @@ class Progress:
     best: Vector
     best_score: float
     history: list[dict[str, float]]
+    generator: Any  # state of NumPy's global generator, which the strategy draws from
 
 
 def first_arrays(init: str) -> Arrays:
-    """The arrays of a policy file, or of a network that adds nothing to the prior."""
-    return read_policy_file(init)[0] if init else network_arrays(PlacementNetwork(hidden=1))
+    """The arrays of a policy file, or the prior and nothing else."""
+    if init:
+        return read_policy_file(init)[0]
+    arrays = network_arrays(PlacementNetwork(hidden=1))
+    return {name: array if name.startswith("prior") else np.zeros_like(array) for name, array in arrays.items()}
 
 
 def begin(arguments: argparse.Namespace, size: int) -> Progress:
@@ -150,10 +156,11 @@ def begin(arguments: argparse.Namespace, size: int) -> Progress:
         if not state.is_file():
             raise InputError(arguments.out, "--resume", "no state of an evolution", f"a folder with {STATE}")
         progress: Progress = pickle.loads(state.read_bytes())  # as SB3's model.zip: a run's own file, not a user's
+        np.random.set_state(progress.generator)  # noqa: NPY002
         return progress
     options = {"seed": arguments.seed + 1, "popsize": arguments.population, "CMA_diagonal": True, "verbose": -9}
     strategy = cma.CMAEvolutionStrategy(np.zeros(size), arguments.sigma, options)
-    return Progress(strategy, np.zeros(size), np.inf, [])
+    return Progress(strategy, np.zeros(size), np.inf, [], None)
 
 
 def evolve(arguments: argparse.Namespace) -> Progress:
@@ -199,6 +206,7 @@ def save(arguments: argparse.Namespace, scorer: Scorer, progress: Progress) -> N
             "validation_cost_of_baselines": progress.best_score,
         },
     }
+    progress.generator = np.random.get_state()  # noqa: NPY002
     save_policy(arguments.out / "policy.npz", scorer.arrays(progress.best), manifest)
     with written_whole(arguments.out / STATE) as part:
         part.write_bytes(pickle.dumps(progress))
@@ -206,8 +214,8 @@ def save(arguments: argparse.Namespace, scorer: Scorer, progress: Progress) -> N
 
 
 def _course(text: str) -> tuple[str, int]:
-    name, _, count = text.partition(":")
-    return name, int(count or 16)
+    name, _, count = text.rpartition(":")
+    return (name, int(count)) if name and count.isdecimal() else (text, 16)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -217,7 +225,7 @@ def parser() -> argparse.ArgumentParser:
                      help="scenarios, and how many workloads a generation plays (default lab-16:16)")  # fmt: skip
     out.add_argument("--generations", type=int, default=100, help="in all (default 100)")
     out.add_argument("--population", type=int, default=24, help="candidates of a generation (default 24)")
-    out.add_argument("--sigma", type=float, default=0.5, help="first step size, in units of SCALES (default 0.5)")
+    out.add_argument("--sigma", type=float, default=0.5, help="first step size, in units of STEPS (default 0.5)")
     out.add_argument("--every", type=int, default=5, help="generations between two validations (default 5)")
     out.add_argument("--init", default="", help="policy file to start from (default: the heuristic prior)")
     out.add_argument("--seed", type=int, default=0, help="of candidates and workloads (default 0)")

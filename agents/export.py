@@ -1,6 +1,8 @@
 """Export a trained policy to a file that needs no torch.
 
-    python -m agents.export checkpoints/RUN --out policy.npz [--onnx policy.onnx]
+    python -m agents.export checkpoints/RUN --out policy.npz [--onnx policy.onnx] [--results EVALUATION]
+
+A model card, card.md, is written beside the file, with the numbers of the evaluation (default: the run's own).
 
 RUN is the folder of a training run (its best policy is exported), or a model.zip or policy file. A model.zip is
 unpickled: open none that you do not trust. The .npz goes to `nvlenv.engine.load_policy`. The ONNX model takes racks
@@ -21,7 +23,9 @@ import torch
 import yaml
 from torch import Tensor, nn
 
+from agents.card import write_card
 from agents.network import PlacementNetwork, load_arrays, network_arrays
+from agents.release import read_results
 from nvlenv.engine.inference import LOGIT_GRID
 from nvlenv.engine.policy_file import read_policy_file, save_policy
 from nvlenv.errors import InputError
@@ -110,11 +114,20 @@ def _load_model(model: Path) -> tuple[PlacementNetwork, dict[str, Any]]:
     return network, {"config": yaml.safe_load(config.read_text("utf-8"))} if config.is_file() else {}
 
 
+def results_for(run: Path, given: Path | None) -> dict[str, Any] | None:
+    """The evaluation that a card reports: the one given, else that of the run's end, else none."""
+    folder = run if run.is_dir() else run.parent
+    if given is None and not (folder / "metrics.json").is_file():
+        return None
+    return read_results(folder if given is None else given)
+
+
 def parser() -> argparse.ArgumentParser:
     out = argparse.ArgumentParser(prog="python -m agents.export", description=__doc__, allow_abbrev=False)
     out.formatter_class = argparse.RawDescriptionHelpFormatter
     out.add_argument("run", type=Path, metavar="RUN", help="folder of a training run, model.zip or .npz")
     out.add_argument("--out", type=Path, required=True, metavar="FILE", help="policy file to write (.npz)")
+    out.add_argument("--results", type=Path, metavar="FOLDER", help="evaluation for the card (default: the run's)")
     out.add_argument("--onnx", type=Path, metavar="FILE", help="ONNX model to write as well")
     return out
 
@@ -125,8 +138,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.out.suffix != ".npz":
             raise InputError("--out", "", repr(str(arguments.out)), "a name that ends in .npz")
         network, manifest = load_network(arguments.run)
+        results = results_for(arguments.run, arguments.results)
         export_policy(network, arguments.out, manifest)
         print(arguments.out)
+        print(write_card(arguments.out, results))
         if arguments.onnx is not None:
             export_onnx(network, arguments.onnx)
             print(arguments.onnx)

@@ -21,21 +21,22 @@ from nvlenv.observation import CLUSTER_FEATURES, JOB_FEATURES, N_CLUSTER, N_JOB,
 PLACE, OPEN, FILL, HOLD = 0, 1, 0, 1  # columns of the two heads
 
 # Logits of the prior: what it multiplies each feature with, and a constant for every action. Its favourite is what
-# best-fit+delay+easy(slices=1,patience=20)+drain+open does, but for compromises where a slice must spread. A weight
-# that breaks ties is smaller than one GPU of 72 is worth to the weight before it.
+# slurm-block+delay(hours=8)+easy(slices=1,patience=20)+drain+open does, but for compromises where a slice must spread.
+# A weight that breaks ties is smaller than one GPU of 72 is worth to the weight before it.
 PRIOR_RACK = (
-    (PLACE, "left", -28.0),  # best fit
-    (PLACE, "whole", -0.2),  # of equal ones that with fewer whole nodes
-    (PLACE, "fits", 8.0),  # a spread takes as much as it can in each rack
-    (PLACE, "conflicts", -120.0),  # EASY: rather hold than delay the target
-    (OPEN, "open_gpus", -12.0),  # the cheapest rack: fewest GPUs evicted
-    (OPEN, "open_lost", -0.12),  # of equal ones that which loses least work
+    (PLACE, "in_block", 16.0),  # all of the job in one block, as Slurm does
+    (PLACE, "room_left", -14.0),  # best fit
+    (PLACE, "left", -0.1),  # of equal ones that with fewer free GPUs
+    (PLACE, "fits", 4.0),  # a spread takes as much as it can in each rack
+    (PLACE, "conflicts", -64.0),  # EASY: rather hold than delay the target
+    (OPEN, "open_gpus", -6.0),  # the cheapest rack: fewest GPUs evicted
+    (OPEN, "open_lost", -0.06),  # of equal ones that which loses least work
 )
 PRIOR_GLOBAL = (
-    (HOLD, "drains", 250.0),  # wait rather than keep GPUs from the target for more than about 4 h
-    (HOLD, "patience", 104.0),  # wait about 8 h for one domain
+    (HOLD, "drains", 125.0),  # wait rather than keep GPUs from the target for more than about 4 h
+    (HOLD, "patience", 52.0),  # wait about 8 h for one domain
 )
-PRIOR_CONSTANT = {"place": -8.0, "open": -12.0, "fill": -40.0, "hold": -84.0}
+PRIOR_CONSTANT = {"place": -20.0, "open": -6.0, "fill": -46.0, "hold": -42.0}
 
 
 def _index(features: tuple[Feature, ...], name: str) -> int:

@@ -1,18 +1,22 @@
-"""How sure we are: paired differences on the same workloads, with bootstrap intervals."""
+"""How sure we are: paired differences on the same workloads and over training seeds, with bootstrap intervals."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.stats import trim_mean
 
 RESAMPLES = 10_000
+STRATIFIED = 2_000  # resamples over training seeds, whose trimmed means are dearer
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean with its 95 % bootstrap interval."""
+    """A mean (or another estimate) with its 95 % bootstrap interval."""
 
     mean: float
     low: float
@@ -29,16 +33,33 @@ class Interval:
         return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
 
 
+@lru_cache(maxsize=4)
+def _counts(n: int, seed: int, resamples: int) -> Floats:
+    """(resamples, n): how often each of n values is drawn in each resample."""
+    rng = np.random.default_rng(seed)
+    return rng.multinomial(n, np.full(n, 1.0 / n), size=resamples).astype(np.float64)
+
+
+def _resampled_means(sample: Floats, seed: int, resamples: int) -> Floats:
+    return _counts(len(sample), seed, resamples) @ sample / len(sample)
+
+
+def _between(estimate: float, resampled: Floats) -> Interval:
+    low, high = np.quantile(resampled, (0.025, 0.975))
+    return Interval(estimate, float(low), float(high))
+
+
 def bootstrap(values: ArrayLike, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
-    """The mean of values (n,) with its 95 % percentile bootstrap interval; the same seed gives the same interval."""
-    sample: NDArray[np.float64] = np.asarray(values, np.float64)
+    """The mean of values (n,) with its 95 % percentile bootstrap interval; the same seed gives the same interval.
+
+    Values that do not exist (nan: a workload may have no hero) are left out.
+    """
+    sample = np.asarray(values, np.float64)
+    sample = sample[~np.isnan(sample)]
     if len(sample) < 2:
         mean = float(sample.mean()) if len(sample) else float("nan")
         return Interval(mean, float("-inf"), float("inf"))
-    rng = np.random.default_rng(seed)
-    means = np.array([sample[rng.integers(len(sample), size=len(sample))].mean() for _ in range(resamples)])
-    low, high = np.quantile(means, (0.025, 0.975))
-    return Interval(float(sample.mean()), float(low), float(high))
+    return _between(float(sample.mean()), _resampled_means(sample, seed, resamples))
 
 
 def mean_known(values: ArrayLike) -> float:
@@ -54,7 +75,54 @@ def paired(policy: ArrayLike, reference: ArrayLike, seed: int = 0) -> Interval:
 
 
 def gap_closed(policy: ArrayLike, reference: ArrayLike, bound: ArrayLike) -> float:
-    """Share of the gap between a reference and the bound from below that a policy closes; nan if there is no gap."""
+    """Share of the gap between a reference and the bound that a policy closes; nan if there is no gap."""
     means = [float(np.mean(np.asarray(values, np.float64))) for values in (policy, reference, bound)]
     gap = means[1] - means[2]
     return (means[1] - means[0]) / gap if gap > 0 else float("nan")
+
+
+def gap_closed_interval(policy: ArrayLike, reference: ArrayLike, bound: ArrayLike, seed: int = 0) -> Interval:
+    """`gap_closed` with its interval over workloads; unbounded where some resample has no gap."""
+    share = gap_closed(policy, reference, bound)
+    costs = [np.asarray(values, np.float64) for values in (policy, reference, bound)]
+    if len(costs[0]) < 2:
+        return Interval(share, float("-inf"), float("inf"))
+    mine, theirs, best = (_resampled_means(values, seed, RESAMPLES) for values in costs)
+    if np.isnan(share) or np.any(theirs <= best):
+        return Interval(share, float("-inf"), float("inf"))
+    return _between(share, (theirs - mine) / (theirs - best))
+
+
+def iqm(scores: ArrayLike) -> float:
+    """Interquartile mean: of the middle half of all values, so that no outlier decides."""
+    return float(trim_mean(np.asarray(scores, np.float64), 0.25, axis=None))
+
+
+def iqm_over_seeds(scores: ArrayLike, seed: int = 0) -> Interval:
+    """The interquartile mean of scores (training seeds, workloads) with a stratified bootstrap interval.
+
+    Workloads are resampled, and for each of them the training seeds (Agarwal et al., "Deep Reinforcement Learning at
+    the Edge of the Statistical Precipice", NeurIPS 2021, whose tasks are our workloads; theirs are fixed, ours are a
+    sample, so they are drawn as well).
+    """
+    table = np.asarray(scores, np.float64)
+    drawn = trim_mean(_stratified(table, seed).reshape(STRATIFIED, -1), 0.25, axis=1)
+    return _between(iqm(table), np.asarray(drawn))
+
+
+def probability_of_improvement(scores: ArrayLike, reference: ArrayLike, seed: int = 0) -> Interval:
+    """How likely a training seed costs less than the reference on a workload, ties counting half, with interval.
+
+    scores (training seeds, workloads), reference (workloads,). Resampled as in `iqm_over_seeds`.
+    """
+    table, other = np.asarray(scores, np.float64), np.asarray(reference, np.float64)
+    wins = (table < other) + 0.5 * (table == other)
+    return _between(float(wins.mean()), _stratified(wins, seed).mean(axis=(1, 2)))
+
+
+def _stratified(table: Floats, seed: int) -> Floats:
+    """(STRATIFIED, seeds, workloads) resamples of a table (seeds, workloads)."""
+    rng = np.random.default_rng(seed)
+    shape = (STRATIFIED, *table.shape)
+    workloads = rng.integers(table.shape[1], size=(STRATIFIED, 1, table.shape[1]))
+    return np.asarray(table[rng.integers(table.shape[0], size=shape), workloads])

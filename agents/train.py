@@ -23,6 +23,7 @@ from rich.console import Console
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import CallbackList
 from stable_baselines3.common.logger import configure
+from stable_baselines3.common.vec_env import VecEnv
 
 from agents.callbacks import ClusterCallback, EvaluationCallback, ProgressBar
 from agents.config import TrainConfig
@@ -53,9 +54,9 @@ def make_env(config: TrainConfig, done_steps: int = 0) -> NVL72VecEnv:
     return NVL72VecEnv(scenarios, config.envs, (config.seed, done_steps), stagger=True)
 
 
-def make_model(config: TrainConfig, env: NVL72VecEnv) -> MaskablePPO:
+def make_model(config: TrainConfig, env: VecEnv, algorithm: type[MaskablePPO] = MaskablePPO) -> MaskablePPO:
     ppo = config.ppo
-    return MaskablePPO(
+    return algorithm(
         PlacementPolicy,
         env,
         learning_rate=linear(ppo.lr_start, ppo.lr_end),
@@ -75,16 +76,27 @@ def make_model(config: TrainConfig, env: NVL72VecEnv) -> MaskablePPO:
     )
 
 
-def train(config: TrainConfig, run: Path, resume: bool = False, quiet: bool = False) -> bool:
-    """Train until config.steps. Returns False if it was interrupted; the run can then be resumed."""
+def train(config: TrainConfig, run: Path, resume: bool = False, quiet: bool = False, workers: int = 0) -> bool:
+    """Train until config.steps. Returns False if it was interrupted; the run can then be resumed.
+
+    `workers` : processes that play the simulators, maybe on other machines; 0: this one.
+    """
     torch.set_num_threads(config.threads)
     if not is_compiled():
         print("compiling the simulator: about a minute, once after installation", file=sys.stderr)
+    algorithm: type[MaskablePPO] = MaskablePPO
+    new_env: Callable[[TrainConfig, int], VecEnv] = make_env
+    if workers:
+        from agents.distributed import DistributedPPO, RemoteEnvs  # needs Ray
+
+        algorithm, new_env = DistributedPPO, lambda config, _: RemoteEnvs(config, workers)
     if resume:
-        model = MaskablePPO.load(run / "model.zip", device="cpu")
-        model.set_env(make_env(config, model.num_timesteps))
+        model = algorithm.load(run / "model.zip", device="cpu")
+        env = new_env(config, model.num_timesteps)
+        model.set_env(env)
     else:
-        model = make_model(config, make_env(config))
+        env = new_env(config, 0)
+        model = make_model(config, env, algorithm)
         if config.init:
             arrays, _ = read_policy_file(config.init)
             load_arrays(network_of(model), arrays, config.init)
@@ -107,6 +119,8 @@ def train(config: TrainConfig, run: Path, resume: bool = False, quiet: bool = Fa
         evaluation.save()
         print(f"\ninterrupted; continue with: python -m agents.train --resume {run}", file=sys.stderr)
         return False
+    finally:
+        env.close()
     return True
 
 
@@ -139,6 +153,10 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument(
         "--out", type=Path, metavar="RUN", help="folder of the run (default: checkpoints/<scenario>-<time>)"
     )
+    out.add_argument(
+        "--distributed", type=int, default=0, metavar="WORKERS",
+        help="processes that play the simulators, on this machine or on the Ray cluster that RAY_ADDRESS names",
+    )  # fmt: skip
     out.add_argument("--quiet", action="store_true", help="no progress bars")
     return out
 
@@ -189,7 +207,7 @@ def run_training(arguments: argparse.Namespace) -> int:
     else:
         config = resolve(arguments)
         run = new_run(config, arguments.out)
-    if not train(config, run, resume is not None, arguments.quiet):
+    if not train(config, run, resume is not None, arguments.quiet, arguments.distributed):
         return 130
     report(config, run, arguments.quiet)
     return 0

@@ -1,9 +1,11 @@
-"""Search for settings on the validation workloads. One command so far:
+"""Search for settings on the validation workloads.
 
     python -m agents.tune baselines --scenario lab-16
+    python -m agents.tune ppo --trials 40 ppo.batch_size=2048
 
-finds the best heuristic of a scenario: every packing rule x ways to spread x reservations x ways to open racks, then
-the parameters of the best. The winner goes to configs/baselines.yaml, where the rest of the project reads it
+The second searches PPO's settings, see `agents.tune_ppo`. The first finds the best heuristic of a scenario: every
+packing rule x ways to spread x reservations x ways to open racks, then the parameters of the best. The winner goes to
+configs/baselines.yaml, where the rest of the project reads it
 (`nvlenv.policies.baseline_name`): the bar that a learned policy has to clear.
 
 All candidates start on the same few workloads; the better third goes on to twice as many, and so on until all workloads
@@ -17,11 +19,8 @@ import itertools
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +31,9 @@ from tqdm import tqdm
 
 from agents.episodes import measure, split_scenario, split_seeds
 from agents.evaluate import evaluation_scenario, versions
+from agents.fanout import Mapper, fan_out
 from agents.statistics import bootstrap, paired
-from nvlenv.config import read_yaml
+from nvlenv.config import config_names, read_yaml
 from nvlenv.errors import InputError
 from nvlenv.files import write_text
 from nvlenv.loading import prepare
@@ -52,6 +52,8 @@ Number = int | float
 Parameters = dict[str, Number]
 
 SPREADS: tuple[tuple[str, ...], ...] = ((), ("fill",), ("tight",), ("delay",), ("fill", "delay"), ("tight", "delay"))
+# The combinations are those of rules that were known before. `drain`, and `easy` with patience, came out of this
+# project's own search for better policies: they are the readable rival of learned policies, not the bar.
 RESERVATIONS: tuple[tuple[str, ...], ...] = ((), ("hold",), ("easy",), ("hold", "easy"))
 EASY_VARIANTS: tuple[Parameters, ...] = ({}, {"spare": 1}, {"share": 0.1})
 OPENINGS: tuple[tuple[str, ...], ...] = ((), ("open",), ("open-hero",))
@@ -118,12 +120,11 @@ def costs_on(seed: np.random.SeedSequence, scenario: Scenario, names: Sequence[s
 class Search:
     """Plays candidates on the validation workloads, never one twice on the same, and counts the episodes."""
 
-    def __init__(self, scenario: Scenario, workloads: int, seed: int, workers: int, quiet: bool) -> None:
+    def __init__(self, scenario: Scenario, workloads: int, seed: int, quiet: bool, mapped: Mapper = map) -> None:
         self.scenario = split_scenario(scenario, SPLIT)
         self.seeds = split_seeds(seed, SPLIT, workloads)
-        self.quiet = quiet
+        self.quiet, self.mapped = quiet, mapped
         self.costs: dict[str, list[float]] = {}  # by name, in the order of the seeds
-        self.pool = None if workers == 1 else ProcessPoolExecutor(workers, mp_context=get_context("forkserver"))
 
     @property
     def episodes(self) -> int:
@@ -140,8 +141,9 @@ class Search:
 
     def _play_on(self, seeds: Sequence[np.random.SeedSequence], names: Sequence[str]) -> None:
         task = partial(costs_on, scenario=self.scenario, names=names)
-        results = map(task, seeds) if self.pool is None else self.pool.map(task, seeds)
-        shown = tqdm(results, f"{len(names)} heuristics", len(seeds), disable=self.quiet, file=sys.stderr)
+        shown = tqdm(
+            self.mapped(task, seeds), f"{len(names)} heuristics", len(seeds), disable=self.quiet, file=sys.stderr
+        )
         for costs in shown:
             for name, cost in zip(names, costs, strict=True):
                 self.costs[name].append(cost)
@@ -183,17 +185,6 @@ def _split(name: str) -> tuple[str, tuple[tuple[str, tuple[tuple[str, Number], .
     return packing, tuple((modifier, ()) for modifier in modifiers)
 
 
-@contextmanager
-def searching(scenario: Scenario, workloads: int, seed: int, workers: int, quiet: bool) -> Iterator[Search]:
-    """A search whose processes end with it."""
-    search = Search(scenario, workloads, seed, workers, quiet)
-    try:
-        yield search
-    finally:
-        if search.pool is not None:
-            search.pool.shutdown(cancel_futures=True)
-
-
 def report(search: Search, best: Candidate) -> dict[str, Any]:
     """What is written about the winner."""
     full = {name: np.array(costs) for name, costs in search.costs.items() if len(costs) == len(search.seeds)}
@@ -225,10 +216,9 @@ def save(path: Path, name: str, entry: dict[str, Any]) -> None:
 def baselines(arguments: argparse.Namespace) -> None:
     if arguments.workloads < 2:
         raise InputError("--workloads", "", arguments.workloads, "at least 2")
-    if arguments.workers < 1:
-        raise InputError("--workers", "", arguments.workers, "at least 1")
     scenario = evaluation_scenario(arguments.scenario, arguments.overrides)
-    with searching(scenario, arguments.workloads, arguments.seed, arguments.workers, arguments.quiet) as search:
+    with fan_out(arguments.workers, arguments.ray) as mapped:
+        search = Search(scenario, arguments.workloads, arguments.seed, arguments.quiet, mapped)
         best = search.run()
     entry = {
         **report(search, best),
@@ -244,6 +234,14 @@ def baselines(arguments: argparse.Namespace) -> None:
     print(f"{scenario.name}: {best.name} (cost {entry['cost']['mean']:.3f}), written to {arguments.out}")
 
 
+def ppo(arguments: argparse.Namespace) -> None:
+    try:
+        from agents.tune_ppo import ppo as search  # only this command waits for torch and Optuna
+    except ModuleNotFoundError as error:
+        raise InputError("tune ppo", "", f"no package {error.name}", "pip install 'nvlenv[tune]'") from None
+    search(arguments)
+
+
 def parser() -> argparse.ArgumentParser:
     out = argparse.ArgumentParser(prog="python -m agents.tune", description=__doc__, allow_abbrev=False)
     out.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -255,10 +253,32 @@ def parser() -> argparse.ArgumentParser:
                          help="settings of the scenario, such as workload.load=0.9")  # fmt: skip
     command.add_argument("--workloads", type=int, default=64, help="validation workloads (default 64)")
     command.add_argument("--seed", type=int, default=0, help="of the workloads (default 0)")
-    command.add_argument("--workers", type=int, default=1, help="processes (default 1)")
+    command.add_argument("--workers", type=int, default=1, help="processes, 0 for all cores (default 1)")
+    command.add_argument("--ray", action="store_true", help="processes on the Ray cluster that RAY_ADDRESS names")
     command.add_argument("--out", type=Path, default=Path("configs") / BASELINES, help="file (default %(default)s)")
     command.add_argument("--quiet", action="store_true", help="no progress bars")
+    add_ppo(commands.add_parser("ppo", help="find better settings for training", allow_abbrev=False))
     return out
+
+
+def add_ppo(command: argparse.ArgumentParser) -> None:
+    command.set_defaults(run=ppo)
+    command.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help="settings of every trial, such as steps=200000"
+    )
+    command.add_argument(
+        "--config", default="default", help=f"a YAML file or one of {', '.join(config_names('train'))}"
+    )
+    command.add_argument("--trials", type=int, default=40, help="in all, those of earlier calls included (default 40)")
+    command.add_argument("--folder", type=Path, default=Path("checkpoints/tune-ppo"),
+                         help="of the study; the same one goes on (default %(default)s)")  # fmt: skip
+    command.add_argument("--seed", type=int, default=0, help="of what is tried (default 0)")
+    command.add_argument("--workers", type=int, default=1, help="trials at a time (default 1)")
+    command.add_argument("--ray", action="store_true", help="workers on the Ray cluster that RAY_ADDRESS names")
+    command.add_argument("--workloads", type=int, default=64, help="to compare the winner on (default 64)")
+    command.add_argument(
+        "--out", type=Path, default=Path("configs/train/tuned.yaml"), help="file (default %(default)s)"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -46,7 +46,7 @@ class NVL72Env(gym.Env[dict[str, Any], np.int64]):
     passes inside a decision; a job of k slices takes k of them.
 
     Observation: a dict of float32 arrays, all values in [-1, 1]
-        racks    (R, 25)  one row per rack: free, whole and part-used nodes, what placing here would break, drain time
+        racks    (R, 27)  one row per rack: free, whole and part-used nodes, what placing here would break, drain time
                           by estimates, cost of opening it, whether it is kept for another job
         job      (24,)    the job at hand: size, what is left to place, mode, estimate, wait, whom it would delay
         cluster  (19,)    free slots, queue, the job that racks are kept for

@@ -20,3 +20,7 @@ class InputError(ValueError):
         self.where, self.field, self.found, self.expected = str(where), field, found, expected
         place = f"{where}: {field}" if field else f"{where}"
         super().__init__(f"{place}: found {found}, expected {expected}")
+
+    def __reduce__(self) -> tuple[type[InputError], tuple[str, str, object, str]]:
+        """Exceptions are pickled by their message alone, and this one must come back whole from other processes."""
+        return InputError, (self.where, self.field, self.found, self.expected)

@@ -37,17 +37,30 @@ Mtbf = Annotated[float, Field(ge=1, allow_inf_nan=True)]  # h; .inf in YAML: nev
 
 
 class Maintenance(Model):
-    """A planned window in which whole racks take no new pods; running jobs stay."""
+    """A planned window in which whole racks take no new pods. Running jobs stay, or are drained after a grace."""
 
     start: NonNegative  # h since the start of the episode
     hours: Positive
     racks: tuple[Annotated[int, Field(ge=0)], ...]  # rack numbers
+    grace_hours: NonNegative | None = None  # after so long the racks go down, with what still runs; None: never
+
+    @model_validator(mode="after")
+    def _drains_inside_the_window(self) -> Self:
+        if self.grace_hours is not None and self.grace_hours >= self.hours:
+            raise InputError("maintenance", "grace_hours", self.grace_hours, f"less than the {self.hours:g} of hours")
+        return self
 
     def events(self, cluster: ClusterSpec) -> NodeEvents:
-        """CORDON at the start and UNCORDON at the end of the window, for every node of its racks."""
+        """CORDON at the start and UNCORDON at the end of the window, for every node of its racks.
+
+        With a grace they also go down, as by a failure: FAIL after it, REPAIR at the end.
+        """
         nodes = np.flatnonzero(np.isin(cluster.node_rack, self.racks)).astype(np.int32)
         begin, end = np.full(len(nodes), self.start), np.full(len(nodes), self.start + self.hours)
-        return _span(begin, end, nodes, NodeEventKind.CORDON, NodeEventKind.UNCORDON)
+        spans = [_span(begin, end, nodes, NodeEventKind.CORDON, NodeEventKind.UNCORDON)]
+        if self.grace_hours is not None:
+            spans.append(_span(begin + self.grace_hours, end, nodes, NodeEventKind.FAIL, NodeEventKind.REPAIR))
+        return merge_events(spans)
 
 
 class Failures(Model):

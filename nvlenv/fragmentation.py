@@ -1,6 +1,6 @@
 """Fragmentation: how much of the free capacity no job can use, as pure functions of plain arrays.
 
-They serve a simulator state and a snapshot of a live cluster alike. Common arguments:
+They serve a simulator state and a snapshot of a live cluster alike (`nvlenv.engine.fragmentation`). Common arguments:
 
 free_nodes_per_rack   (R,) integers: wholly free, usable nodes of each rack (one rack = one NVLink domain)
 free_gpus_per_node    (N,) integers: free GPUs of each node
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -165,6 +166,64 @@ def unreachable_gpus(free_gpus_per_node: npt.ArrayLike, blocked: npt.ArrayLike) 
         raise _error("blocked", f"values of {barred.dtype}", "booleans")
     _same_nodes("blocked", barred, free)
     return int(free[barred].sum())
+
+
+# --- All of them at once ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fragmentation:
+    """What fragmentation costs a cluster at one moment; slices are of `slice_nodes` nodes, except in the table."""
+
+    free_gpus: int  # without a pod, on nodes that take pods
+    unreachable_gpus: int  # without a pod, but no pod can get them: `unreachable_gpus`
+    free_slots: dict[int, int]  # slices of each size that could start right now: `free_slot_table`
+    whole_racks: int  # ready for a hero's slice or for maintenance: `whole_racks_free`
+    largest_slice: int  # nodes; largest job with all its traffic on NVLink: `largest_slice`
+    largest_job: int  # nodes; largest job that comes in slices: `largest_sliced_job`
+    index: float  # share of the slices that the free nodes would hold side by side, but the racks do not
+    hero_stalled: bool  # a hero of `hero_slices` slices would wait for shape alone: `fragmentation_stall`
+    hero_start: float  # h from now until that hero could start, by the estimates of what runs: `expected_start`
+
+
+def fragmentation(
+    free_gpus_per_node: npt.ArrayLike,
+    node_gpus: npt.ArrayLike,
+    node_rack: npt.ArrayLike,
+    blocked: npt.ArrayLike,
+    release_hours: npt.ArrayLike | None = None,
+    slice_nodes: int = 16,
+    hero_slices: int = 8,
+) -> Fragmentation:
+    """Every metric of a cluster at one moment.
+
+    node_gpus: (N,) GPUs of each node; only nodes with as many as the largest hold whole-node pods. blocked: (N,) True:
+    takes no pods. release_hours: (N,) h from now until each node is wholly free, 0 if it is, inf if never; None: only
+    what is free now will ever be.
+    """
+    free, rack = _nodes(free_gpus_per_node, node_rack)
+    gpus, barred = _counts("node_gpus", node_gpus), np.asarray(blocked, np.bool_)
+    _same_nodes("node_gpus", gpus, free)
+    _same_nodes("blocked", barred, free)
+    most = int(gpus.max(initial=1))
+    racks = int(rack.max(initial=-1)) + 1
+    usable = ~barred & (gpus == most)
+    whole = np.bincount(rack[usable & (free == most)], minlength=racks)
+    hours = np.where(free == gpus, 0.0, np.inf) if release_hours is None else _hours("release_hours", release_hours)
+    _same_nodes("release_hours", hours, free)
+    hours = np.where(usable, hours, np.inf)
+    open_gpus = int(free[~barred].sum())
+    return Fragmentation(
+        free_gpus=open_gpus,
+        unreachable_gpus=unreachable_gpus(free, barred),
+        free_slots=free_slot_table(whole),
+        whole_racks=whole_racks_free(whole, np.bincount(rack[usable], minlength=racks)),
+        largest_slice=largest_slice(whole),
+        largest_job=largest_sliced_job(whole, slice_nodes),
+        index=fragmentation_index(whole, slice_nodes),
+        hero_stalled=fragmentation_stall(open_gpus, whole, hero_slices, slice_nodes, most),
+        hero_start=expected_start([hours[rack == r] for r in range(racks)], slice_nodes, hero_slices),
+    )
 
 
 def _stranded(free: npt.NDArray[np.int64], rack: npt.NDArray[np.int64], pod_gpus: int, pods: int) -> int:

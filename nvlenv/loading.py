@@ -1,11 +1,8 @@
-"""An episode goes into a simulator: settings, array sizes, and the bound from below on the same workload."""
+"""An episode goes into a simulator: settings and array sizes."""
 
 from __future__ import annotations
 
-import numpy as np
-
 from nvlenv.scenario import Episode, Scenario
-from nvlenv.simulator.pooled import run_pooled
 from nvlenv.simulator.state import Dims, Rules, Sim, allocate, load
 
 MOSTLY_FILLED = 0.9  # a workload whose submits reach so far into the window fills it
@@ -64,12 +61,3 @@ def prepare(scenario: Scenario, episode: Episode, sample: bool = True) -> Sim:
     sim = Sim(*(array[0] for array in allocate(1, dims_of(scenario, episode, rows))))
     load_episode(sim, scenario, episode)
     return sim
-
-
-def pooled_waiting(scenario: Scenario, episode: Episode) -> float:
-    """Weighted waiting GPU-hours of the same workload on one pooled cluster without topology."""
-    sim = prepare(scenario, episode, sample=False)
-    times = np.zeros(2 * len(episode.workload) + 3)
-    costs = np.zeros_like(times)
-    points = run_pooled(sim, times, costs)
-    return float(costs[points - 1])

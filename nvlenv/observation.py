@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nvlenv.kernel import kernel
-from nvlenv.simulator.feasibility import may_wait_for_domain
+from nvlenv.simulator.feasibility import block_of_job, may_wait_for_domain
 from nvlenv.simulator.outlook import is_sizeable, refresh_for, urgency
 
 SCHEMA_VERSION = 2
@@ -46,6 +46,8 @@ RACK_FEATURES: tuple[Feature, ...] = (
     Feature("can_open", UNIT, "1 if open[r] is legal"),
     Feature("fits", UNIT, "share of the present slice that fits here"),
     Feature("left", UNIT, "free GPUs after placing / GPUs of the rack"),
+    Feature("room_left", UNIT, "GPUs that pods of this job could still take after placing / GPUs of the rack"),
+    Feature("in_block", UNIT, "1 if it is in the tightest domain that holds the rest of the job"),
     Feature("exact", UNIT, "1 if placing leaves no whole node"),
     Feature("breaks_slot", UNIT, "standard slices lost by placing"),
     Feature("breaks_half", UNIT, "half slices lost by placing / 2"),
@@ -156,15 +158,16 @@ def observe(sim, racks, job, cluster):
     if j >= 0:
         estimate = sim.jobs[j].noise * sim.jobs[j].work
         _observe_job(sim, j, estimate, job)
-    ready = 0
+    ready, block = 0, block_of_job(sim) if j >= 0 else (0, 0)
     for r in range(len(sim.racks)):
-        _observe_rack(sim, r, j, estimate, racks[r])
+        _observe_rack(sim, r, j, estimate, block, racks[r])
         ready += int(sim.racks[r].ready <= c.now)
     _observe_cluster(sim, ready, cluster)
 
 
 @kernel
-def _observe_rack(sim, r, j, estimate, out):
+def _observe_rack(sim, r, j, estimate, block, out):
+    """`block`: (height, domain) that holds the rest of the job."""
     c, rack, g = sim.clock[0], sim.racks[r], sim.cap.shape[1] - 1
     nodes = rack.node1 - rack.node0
     for k in range(N_RACK):
@@ -180,25 +183,27 @@ def _observe_rack(sim, r, j, estimate, out):
     out[3], out[4] = rack.part / nodes, rack.usable / nodes
     out[5], out[6] = int(sim.mask[r]), int(sim.mask[len(sim.racks) + r])
     out[7] = pods / c.pods_left if j >= 0 else 0.0
-    out[8], out[9] = (free - pods * p) / gpus, int(whole == takes)
+    out[8], out[9] = (free - pods * p) / gpus, (sim.cap[r, p] - pods) * p / gpus
+    out[10] = int(j >= 0 and sim.ancestors[r, block[0]] == block[1])
+    out[11] = int(whole == takes)
     unit = c.slice_nodes
     for k in range(3):
         size = max(1, unit >> k)
-        out[10 + k] = (whole // size - (whole - takes) // size) / (1 << k)
-    out[13], out[14] = int(whole == rack.usable and whole > 0), max(0, unit - whole) / unit
+        out[12 + k] = (whole // size - (whole - takes) // size) / (1 << k)
+    out[15], out[16] = int(whole == rack.usable and whole > 0), max(0, unit - whole) / unit
     drain, end = rack.drain - c.now, estimate
-    out[15] = _log_time(drain)
-    out[16], out[17] = _log_time(end - max(drain, 0.0)), _log_time(drain - end)
-    out[18] = _log_time(rack.ready - c.now)
+    out[17] = _log_time(drain)
+    out[18], out[19] = _log_time(end - max(drain, 0.0)), _log_time(drain - end)
+    out[20] = _log_time(rack.ready - c.now)
     if sim.mask[len(sim.racks) + r]:
-        out[19], out[20] = sim.open_gpus[r] / gpus, _log_time(sim.open_lost[r])
-    out[22] = rack.reserved
+        out[21], out[22] = sim.open_gpus[r] / gpus, _log_time(sim.open_lost[r])
+    out[24] = rack.reserved
     if rack.reserved == 1 and c.shadow < np.inf:
         over = end - max(0.0, c.shadow - c.now)
-        out[24] = int(over > 0.0 and j != c.hero)
-        out[23] = _signed_log_time(over)
+        out[26] = int(over > 0.0 and j != c.hero)
+        out[25] = _signed_log_time(over)
     if j >= 0 and sim.jobs[j].first_gpu >= 0:
-        out[21] = _gpus_here(sim, r, j) / gpus
+        out[23] = _gpus_here(sim, r, j) / gpus
     for k in range(N_RACK):
         out[k] = _grid(out[k])
 

@@ -29,6 +29,7 @@ failures = st.builds(
             start=st.floats(0, 120),
             hours=st.floats(0.5, 30),
             racks=st.lists(st.integers(0, 3), max_size=3).map(tuple),
+            grace_hours=st.sampled_from([None, 0.0, 0.25]),
         ),
         max_size=3,
     ).map(tuple),
@@ -191,3 +192,20 @@ def test_child_seeds_leave_the_seed_as_it_was_and_match_spawn() -> None:
     states = [[s.generate_state(2).tolist() for s in group] for group in (first, again, spawned)]
     assert states[0] == states[1] == states[2]
     assert len({tuple(s) for s in states[0]}) == 3
+
+
+def test_a_drain_ends_jobs_after_its_grace_and_gives_the_racks_back_at_its_end() -> None:
+    window = Maintenance(start=5, hours=8, grace_hours=2, racks=(1,))
+    nodes = np.flatnonzero(CLUSTER.node_rack == 1)
+
+    events = window.events(CLUSTER)
+
+    expected = [(5.0, CORDON), (7.0, FAIL), (13.0, REPAIR), (13.0, UNCORDON)]
+    for time, kind in expected:
+        assert events.node[(events.time == time) & (events.kind == kind)].tolist() == nodes.tolist()
+    assert len(events.time) == len(expected) * len(nodes)
+
+
+def test_a_grace_as_long_as_the_window_is_refused() -> None:
+    with pytest.raises(ValidationError, match=r"grace_hours: found 8\.0, expected less than the 8 of hours"):
+        Maintenance(start=5, hours=8, grace_hours=8, racks=(1,))

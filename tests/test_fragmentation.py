@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from nvlenv.errors import InputError
 from nvlenv.fragmentation import (
     expected_start,
+    fragmentation,
     fragmentation_index,
     fragmentation_stall,
     free_slot_table,
@@ -346,3 +347,36 @@ def test_bad_input_is_told_in_one_line(call: Callable[[], object], message: str)
     with pytest.raises(InputError, match=message) as raised:
         call()
     assert "\n" not in str(raised.value)
+
+
+# --- All of them at once ----------------------------------------------------------------------------------------------
+
+
+def test_the_record_agrees_with_every_metric_on_its_own() -> None:
+    rng = np.random.default_rng(2)
+    rack, gpus = np.repeat(np.arange(4), 18), np.full(72, 4)
+    free, blocked = rng.choice([0, 2, 4, 4, 4], 72), rng.random(72) < 0.1
+    release = np.where(free == 4, 0.0, rng.integers(1, 40, 72))
+    whole = np.array([np.sum((rack == r) & (free == 4) & ~blocked) for r in range(4)])
+
+    found = fragmentation(free, gpus, rack, blocked, release, slice_nodes=4, hero_slices=9)
+
+    assert found.free_gpus + found.unreachable_gpus == free.sum()
+    assert found.free_slots == free_slot_table(whole)
+    assert found.largest_slice == whole.max() and found.largest_job == 4 * free_slots(whole, 4)
+    assert found.index == fragmentation_index(whole, 4)
+    assert found.hero_stalled == (free[~blocked].sum() >= 9 * 16 and free_slots(whole, 4) < 9)
+    never = np.where(blocked, math.inf, release)
+    assert found.hero_start == expected_start(never.reshape(4, 18), 4, 9)
+
+
+def test_a_small_node_holds_no_whole_node_pod() -> None:
+    found = fragmentation([4, 4, 2], [4, 4, 2], [0, 0, 0], [False] * 3, slice_nodes=3, hero_slices=1)
+
+    assert (found.free_gpus, found.largest_slice, found.hero_start) == (10, 2, math.inf)
+
+
+def test_an_empty_cluster_starts_a_hero_at_once() -> None:
+    found = fragmentation([4] * 36, [4] * 36, [0] * 18 + [1] * 18, [False] * 36, hero_slices=2)
+
+    assert (found.whole_racks, found.hero_start, found.hero_stalled, found.index) == (2, 0.0, False, 0.0)

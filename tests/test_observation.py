@@ -95,6 +95,7 @@ class Look:
     """Rack r as a list of nodes, found from `gpu_job` alone, and what placing the job at hand would leave of it."""
 
     def __init__(self, sim: Sim, r: int) -> None:
+        self.index = r
         self.sim, self.clock, self.rack = sim, sim.clock[0], sim.racks[r]
         self.g = sim.cap.shape[1] - 1
         self.nodes = range(self.rack["node0"], self.rack["node1"])
@@ -114,6 +115,32 @@ class Look:
             tightest = min((free, k) for k, free in enumerate(self.after) if free >= p)[1]
             self.after[tightest] -= p
             self.placed += 1
+
+    def room(self) -> int:
+        """GPUs that pods of the job at hand (single GPUs if there is none) could still take."""
+        p = int(self.job["pod_gpus"]) if self.job is not None else 1
+        return sum(free // p * p for free in self.after)
+
+    def is_in_block(self) -> bool:
+        """Whether the tightest domain of the lowest level that holds the rest of the job has this rack in it."""
+        if self.job is None:
+            return False
+        sim, c, r = self.sim, self.clock, self.index
+        if c["scope"] >= 0:
+            return bool(sim.ancestors[r, c["reach"]] == c["scope"])
+        top = sim.ancestors.shape[1] - 1
+        for height in range(top):
+            fitting = [d for d in np.unique(sim.ancestors[:, height]) if self.holds_rest(int(d), height)]
+            if fitting:
+                tightest = min(fitting, key=lambda d: (sim.cap[d, self.job["pod_gpus"]], d))
+                return bool(sim.ancestors[r, height] == tightest)
+        return True
+
+    def holds_rest(self, domain: int, height: int) -> bool:
+        sim, c, p = self.sim, self.clock, self.job["pod_gpus"] if self.job is not None else 1
+        inner = min(int(self.job["height"]), height) if self.job is not None and self.job["mode"] == 2 else height
+        parts = np.unique(sim.ancestors[sim.ancestors[:, height] == domain, inner])
+        return bool(sum(sim.cap[part, p] // c["pods_left"] for part in parts) >= c["units_left"])
 
     def slots(self, size: int) -> int:
         """Slices of so many nodes that placing takes away."""
@@ -148,6 +175,8 @@ class Look:
             "usable": len(self.usable) / nodes,
             "fits": self.placed / int(self.clock["pods_left"]) if self.job is not None else 0.0,
             "left": sum(self.after) / gpus,
+            "room_left": self.room() / gpus,
+            "in_block": float(self.is_in_block()),
             "exact": float(self.g not in self.after),
             "breaks_slot": min(1.0, self.slots(unit)),
             "breaks_half": min(1.0, self.slots(max(1, unit // 2)) / 2),

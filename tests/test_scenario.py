@@ -23,6 +23,7 @@ from nvlenv.types import NodeEventKind, QueueSpec
 from nvlenv.workload import DEFAULT_CLASSES
 
 SHIPPED = ("fleet-128", "fleet-33", "hero-rush", "lab-16", "serving-heavy")
+STUDIES = ("hero-blocked", "maintenance", "quota-vs-shape", "verification-incident")  # of agents.study
 SMALL = ["cluster.racks=8", "episode.hours=48"]  # quick to draw
 
 
@@ -47,10 +48,10 @@ def gpu_time_share(scenario: Scenario, name: str) -> float:
 
 
 def test_the_shipped_scenarios_are_found_by_name() -> None:
-    assert tuple(scenario_names()) == SHIPPED
+    assert scenario_names() == sorted(SHIPPED + STUDIES)
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", SHIPPED + STUDIES)
 def test_a_shipped_scenario_draws_jobs_that_keep_the_rules(name: str) -> None:
     scenario = load_scenario(name)
     assert scenario.name == name

@@ -64,6 +64,9 @@ class JobRequest:
     preemptible: bool = True
     movable: bool = False
     exclusive: bool = False  # takes whole nodes, however few GPUs it uses there
+    comm_fraction: float | None = None  # share of a step spent in communication at the ideal shape, in [0, 1)
+    checkpoint_hours: float | None = None  # h of work between checkpoints; inf: none
+    restart_hours: float | None = None  # h of work that a restart costs
     notes: tuple[str, ...] = ()  # what the reader had to decide or leave out, for people
 
     @property

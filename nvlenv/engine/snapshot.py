@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cache, cached_property
 from itertools import pairwise
@@ -123,9 +123,13 @@ class ClusterSnapshot:
 
     def cluster_spec(self, nvlink: float = 900.0, network: float = 50.0) -> ClusterSpec:
         """The cluster as the simulator sees it; failed nodes count as cordoned. Bandwidths in GB/s."""
+        return replace(self._spec, nvlink=nvlink, network=network)
+
+    @cached_property
+    def _spec(self) -> ClusterSpec:
         labels = (dict(zip(self.levels, node.path, strict=True)) for node in self.nodes)
         rows = [(own, node.gpus, node.state != NodeState.UP) for own, node in zip(labels, self.nodes, strict=True)]
-        return cluster_from_nodes(self.levels, rows, self.nvlink_level, nvlink, network, self.source)
+        return cluster_from_nodes(self.levels, rows, self.nvlink_level, where=self.source)
 
     def rack_of(self, node: Node) -> str:
         """The path of the node's NVLink domain, as in `ClusterSpec.rack_names`."""

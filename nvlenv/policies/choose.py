@@ -9,8 +9,9 @@ from nvlenv.policies.opening import cheapest_open, open_by_rule
 from nvlenv.policies.packing import part_here
 from nvlenv.policies.reservation import is_kept, keeps_pool, refresh_reservation, what_is_kept
 from nvlenv.policies.rule import PACKINGS
-from nvlenv.policies.slurm_block import block_of_job, slurm_block
+from nvlenv.policies.slurm_block import slurm_block
 from nvlenv.policies.spreading import may_fill, tight_part, waits_for_domain
+from nvlenv.simulator.feasibility import block_of_job
 
 RANDOM, FIRST_FIT = PACKINGS.index("random"), PACKINGS.index("first-fit")
 LEAST, MOST = PACKINGS.index("least-allocated"), PACKINGS.index("most-allocated")
@@ -68,7 +69,7 @@ def _best_rack(sim, rule, kept):
 
 @kernel
 def rack_keys(sim, rule, block, r):
-    """The two keys of rack r under the packing rule; smaller is better. `block`: slurm_block.block_of_job."""
+    """The two keys of rack r under the packing rule; smaller is better. `block`: feasibility.block_of_job."""
     if rule.packing == RANDOM:
         return rules.random_key(sim, r, rule.seed)
     if rule.packing == FIRST_FIT:

@@ -127,3 +127,40 @@ def may_wait_for_domain(sim):
         if pods >= job.unit_pods:
             return True
     return False
+
+
+@kernel
+def block_of_job(sim):
+    """(height, domain) of the tightest domain of the lowest level that holds the rest of the job at hand by shape.
+
+    The whole cluster if no smaller one does. This is how Slurm's topology/block finds a job's block.
+    """
+    top = sim.ancestors.shape[1] - 1
+    if sim.clock[0].scope >= 0:  # a segment that spans racks is bound to the domain of its first part
+        return sim.clock[0].reach, sim.clock[0].scope
+    for height in range(top):
+        block = _tightest_block(sim, height)
+        if block >= 0:
+            return height, block
+    return top, len(sim.cap) - 1
+
+
+@kernel
+def _tightest_block(sim, height):
+    """The domain of this height with the fewest nodes that holds the rest of the job, the first of equals; -1: none.
+
+    The racks of a domain are one contiguous run, and so are its subdomains: one pass over the racks sums up segments.
+    """
+    c = sim.clock[0]
+    job = sim.jobs[c.current]
+    p, inner = job.pod_gpus, min(job.height, height) if job.mode == REQUIRED else height
+    best, segments = -1, 0
+    for r in range(len(sim.racks)):
+        block, part = sim.ancestors[r, height], sim.ancestors[r, inner]
+        if r == 0 or block != sim.ancestors[r - 1, height]:
+            segments = 0
+        if r == 0 or part != sim.ancestors[r - 1, inner]:
+            segments += sim.cap[part, p] // c.pods_left
+        if segments >= c.units_left and (best < 0 or sim.cap[block, p] < sim.cap[best, p]):
+            best = block
+    return best

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
-from agents import evaluate
+from agents import cells, evaluate
 from agents.episodes import measure, play_workload, split_scenario, split_seeds
+from agents.network import network_arrays
+from nvlenv.engine.policy_file import save_policy
 from nvlenv.loading import prepare
-from nvlenv.policies import heuristic
+from nvlenv.policies import baseline_name, heuristic
 from nvlenv.policies.play import play
-from nvlenv.scenario import load_scenario
+from nvlenv.scenario import Scenario, load_scenario
 from nvlenv.types import Decision
+from tests.agents.decisions import perturbed
 
 SMALL = [
     "cluster.racks=4",
@@ -27,36 +33,147 @@ SMALL = [
 POLICIES = ["best-fit", "least-allocated", "best-fit+easy+open"]
 
 
-def run(tmp_path: Path, *extra: str) -> dict[str, object]:
+def run(tmp_path: Path, *extra: str) -> dict[str, Any]:
     options = ["--policies", *POLICIES, "--set", *SMALL, "--episodes", "3", "--quiet", "--out", str(tmp_path)]
     assert evaluate.main([*options, *extra]) == 0
-    results: dict[str, object] = json.loads((tmp_path / "results.json").read_text("utf-8"))
+    results: dict[str, Any] = json.loads((tmp_path / "results.json").read_text("utf-8"), parse_constant=_not_json)
     return results
 
 
-def test_two_runs_of_one_command_give_identical_results(tmp_path: Path) -> None:
-    first, second = run(tmp_path / "a"), run(tmp_path / "b", "--workers", "2")
+def _not_json(word: str) -> float:
+    raise ValueError(f"{word} is no JSON")
 
-    first.pop("command"), second.pop("command")
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("evaluation")
+    run(path, "--shifts", "load+20")
+    return path
+
+
+@pytest.fixture(scope="module")
+def results(folder: Path) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads((folder / "results.json").read_text("utf-8"))
+    return read
+
+
+def test_two_runs_of_one_command_give_identical_results(folder: Path, tmp_path: Path) -> None:
+    run(tmp_path, "--shifts", "load+20", "--workers", "2")
+
+    first, second = (json.loads((each / "results.json").read_text("utf-8")) for each in (folder, tmp_path))
+    assert first.pop("command") != second.pop("command")  # they name their folders
     assert first == second
 
 
-def test_figures_are_drawn(tmp_path: Path) -> None:
+def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, results: Any) -> None:
+    original, calls = cells.play_workload, []
+
+    def interrupted(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    options = ["--policies", *POLICIES, "--set", *SMALL, "--episodes", "3", "--quiet", "--out", str(tmp_path)]
+    monkeypatch.setattr(cells, "play_workload", interrupted)
+    assert evaluate.main([*options, "--shifts", "load+20"]) == 130
+    assert not (tmp_path / "results.json").exists()
+    again = run(tmp_path, "--shifts", "load+20")
+
+    assert len(calls) == 6 + 1  # four whole workloads were kept
+    assert {**again, "command": ""} == {**results, "command": ""}
+
+
+def test_another_policy_is_played_alone_on_workloads_that_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, played = cells.play_workload, []
+
+    def noted(seed: Any, scenario: Any, names: Any, *rest: Any) -> Any:
+        played.append(list(names))
+        return original(seed, scenario, names, *rest)
+
     run(tmp_path)
+    monkeypatch.setattr(cells, "play_workload", noted)
+    run(tmp_path, "--policies", *POLICIES, "first-fit")
 
-    for name in ("decay.png", "frontier.png", "cost_terms.png", "waits_by_class.png"):
-        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    assert played == [["first-fit"]] * 3
 
 
-def test_the_summary_is_the_mean_of_the_workloads(tmp_path: Path) -> None:
-    results = run(tmp_path)
-    workloads, summary = results["workloads"], results["summary"]
-    assert isinstance(workloads, list) and isinstance(summary, dict)
+def test_figures_are_drawn(folder: Path) -> None:
+    names = ("decay.png", "frontier.png", "cost_terms.png", "waits_by_class.png", "gap_closed.png")
+    for name in (*names, "lab-16-load+20/decay.png"):
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_summary_is_the_mean_of_the_workloads(results: dict[str, Any]) -> None:
+    each = results["sets"]["lab-16"]
 
     for name in POLICIES:
-        costs = [w[name]["cost"] for w in workloads]
-        assert summary["policies"][name]["mean"]["cost"] == pytest.approx(np.mean(costs))
-    assert summary["policies"]["best-fit"]["difference"]["mean"] == 0.0
+        costs = each["workloads"][name]["cost"]
+        assert each["summary"]["policies"][name]["mean"]["cost"] == pytest.approx(np.mean(costs), rel=1e-6)
+    assert each["summary"]["policies"]["best-fit"]["difference"]["mean"] == 0.0
+
+
+def test_results_say_what_reproduces_them(results: dict[str, Any]) -> None:
+    assert results["command"].startswith("python -m agents.evaluate --policies best-fit")
+    assert (results["split"], results["seed"], results["episodes"]) == ("validation", 0, 3)
+    assert {"nvlenv", "numpy", "numba", "python"} <= set(results["versions"])
+    assert len(results["config_sha256"]) == 64
+    assert results["labels"] == list(results["sets"]) == ["lab-16", "lab-16 load+20"]
+
+
+def test_speed_is_kept_apart(folder: Path, results: dict[str, Any]) -> None:
+    latency = json.loads((folder / "latency.json").read_text("utf-8"))
+
+    assert set(latency["policies"]) == set(POLICIES)
+    assert all(0 < entry["p50_us"] <= entry["p99_us"] for entry in latency["policies"].values())
+    assert "_us" not in json.dumps(results)
+
+
+def test_the_same_policy_with_true_run_times_is_a_reference(results: dict[str, Any]) -> None:
+    rows = results["sets"]["lab-16"]["workloads"]
+
+    assert rows["best-fit@true"]["cost"] == rows["best-fit"]["cost"]  # best fit looks at no estimate
+    assert set(rows) == {*POLICIES, "best-fit@true", "pooled", "pooled+easy"}
+
+
+def test_planted_policies_are_told_apart_in_the_table(small: Scenario) -> None:
+    """Equal: the same rule under a name with its default spelled out. Worse: LeastAllocated."""
+    equal = "best-fit+easy(share=0)+open"
+
+    results, _ = evaluate.evaluate(small, ["best-fit+easy+open", equal, "least-allocated"], 12, quiet=True)
+
+    rows = results["summary"]["policies"]
+    assert rows[equal]["difference"]["verdict"] == "tie"
+    assert rows["least-allocated"]["difference"]["verdict"] == "higher"
+    text = Console(width=200, file=io.StringIO())
+    text.print(evaluate.table(results["summary"]))
+    lines = text.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert any("least-allocated" in line and "worse" in line for line in lines)
+    assert any(equal in line and "tie" in line for line in lines)
+
+
+def test_training_seeds_are_reported_together(tmp_path: Path) -> None:
+    for seed in range(3):
+        save_policy(tmp_path / f"ppo-s{seed}" / "policy.npz", network_arrays(perturbed(seed, 8, 0.05)), {})
+
+    results = run(tmp_path / "out", "--seeds", f"ppo={tmp_path}/ppo-s*")
+
+    summary = results["sets"]["lab-16"]["summary"]
+    group, rows = summary["seeds"]["ppo"], summary["policies"]
+    assert len(group["policies"]) == 3
+    assert group["mean"] == pytest.approx(np.mean([rows[name]["mean"]["cost"] for name in group["policies"]]))
+    assert group["iqm"]["low"] <= group["iqm"]["mean"] <= group["iqm"]["high"]
+    assert 0 <= group["probability_of_improvement"]["mean"] <= 1
+
+
+def test_the_tuned_baseline_of_each_scenario_goes_by_one_name(tmp_path: Path) -> None:
+    results = run(tmp_path, "--policies", "baseline", "best-fit+easy+open")
+
+    each = results["sets"]["lab-16"]
+    assert each["baseline"] == baseline_name("lab-16")
+    assert {"baseline", "baseline@true"} <= set(each["summary"]["policies"])
 
 
 def test_splits_share_no_workload() -> None:
@@ -121,6 +238,13 @@ def test_a_workload_without_heroes_has_no_hero_wait() -> None:
         (["--policies", "best-fit", "--set", "cluster.racks=0"], "racks"),
         (["--policies", "best-fit", "--reference", "first-fit"], "first-fit"),
         (["--policies", "best-fit", "--episodes", "0"], "--episodes"),
+        (["--policies", "best-fit", "--workers", "0"], "--workers"),
+        (["--policies", "best-fit", "--shifts", "load+30"], "load+30"),
+        (["--policies", "best-fit", "--traces", "nowhere.csv"], "nowhere.csv"),
+        (["--policies", "best-fit", "--scenarios", "lab-16", "lab-16"], "lab-16"),
+        (["--seeds", "ppo=nowhere-*"], "nowhere-*"),
+        (["--release", "nowhere"], "nowhere"),
+        ([], "--policies"),
     ],
 )
 def test_mistakes_are_told_in_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

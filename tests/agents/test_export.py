@@ -20,6 +20,7 @@ from nvlenv.engine import load_policy
 from nvlenv.engine.inference import LOGIT_GRID
 from nvlenv.engine.policy_file import LearnedPolicy
 from nvlenv.env import action_space, observation_space
+from nvlenv.observation import N_CLUSTER, N_JOB, N_RACK
 from nvlenv.scenario import Scenario
 from nvlenv.vector import NVL72VecEnv
 from tests.agents.decisions import Recorded, perturbed, record
@@ -104,9 +105,9 @@ def test_the_onnx_model_is_valid_and_its_shapes_are_free(tmp_path: Path) -> None
         for value in (*model.graph.input, *model.graph.output)
     }
     assert shapes == {
-        "racks": ["batch", "racks", 25],
-        "job": ["batch", 18],
-        "cluster": ["batch", 16],
+        "racks": ["batch", "racks", N_RACK],
+        "job": ["batch", N_JOB],
+        "cluster": ["batch", N_CLUSTER],
         "mask": ["batch", "actions"],
         "logits": ["batch", "actions"],
     }

@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agents.statistics import bootstrap, gap_closed, paired
+from agents.statistics import (
+    bootstrap,
+    gap_closed,
+    gap_closed_interval,
+    iqm,
+    iqm_over_seeds,
+    paired,
+    probability_of_improvement,
+)
 
 RNG = np.random.default_rng(5)
 LUCK = RNG.lognormal(0.0, 0.8, 64)  # how hard each workload is, for every policy alike
@@ -58,3 +66,44 @@ def test_gap_closed_is_zero_at_the_reference_and_one_at_the_bound(policy: float,
 
 def test_without_a_gap_no_share_of_it_is_claimed() -> None:
     assert np.isnan(gap_closed([0.4], [0.5], [0.5]))
+
+
+def test_the_share_of_the_gap_has_an_interval_around_it() -> None:
+    half = gap_closed_interval(LUCK + 0.5, LUCK + 1.0, LUCK)
+
+    assert half.mean == pytest.approx(0.5)
+    assert half.low == pytest.approx(0.5) and half.high == pytest.approx(0.5)  # the same on every workload
+
+
+def test_what_does_not_exist_is_left_out_of_the_mean_and_its_interval() -> None:
+    holes = np.where(np.arange(64) % 3 == 0, np.nan, LUCK)
+
+    assert bootstrap(holes) == bootstrap(LUCK[np.arange(64) % 3 != 0])
+
+
+def test_the_interquartile_mean_ignores_one_bad_seed() -> None:
+    assert iqm([1.0, 2.0, 3.0, 1000.0]) == 2.5
+    assert iqm([[0.0, 1.0], [2.0, 3.0]]) == 1.5
+
+
+def test_seeds_that_are_all_better_are_reported_as_better() -> None:
+    seeds = LUCK + np.array([[-0.2], [-0.1], [-0.15]])
+
+    difference = iqm_over_seeds(seeds - LUCK)
+
+    assert difference.verdict == "lower"
+    assert probability_of_improvement(seeds, LUCK) == probability_of_improvement(seeds - 5.0, LUCK)
+    assert probability_of_improvement(seeds, LUCK).mean == 1.0
+
+
+def test_seeds_that_scatter_around_the_reference_are_a_tie() -> None:
+    seeds = LUCK + 0.1 * np.random.default_rng(1).standard_normal((4, 64))
+
+    chance = probability_of_improvement(seeds, LUCK)
+
+    assert iqm_over_seeds(seeds - LUCK).verdict == "tie"
+    assert chance.low < 0.5 < chance.high
+
+
+def test_an_equal_policy_improves_half_of_the_time() -> None:
+    assert probability_of_improvement([LUCK, LUCK], LUCK).mean == 0.5

@@ -21,6 +21,7 @@ GPUS_PER_POD = 4  # of a job in own JSON that only says how many GPUs it wants; 
 OWN_KEYS = frozenset(
     {"name", "namespace", "pods", "gpus", "gpus_per_pod", "cpu", "memory", "mode", "level", "slice_level", "slice_pods"}
     | {"leader", "queue", "priority", "estimate_hours", "preemptible", "movable", "exclusive"}
+    | {"comm_fraction", "checkpoint_hours", "restart_hours"}
 )
 LEADER_KEYS = frozenset({"gpus", "cpu", "memory"})
 
@@ -55,7 +56,23 @@ def read_own(job: Field) -> JobRequest:
         preemptible=job["preemptible"].flag(True),
         movable=job["movable"].flag(False),
         exclusive=job["exclusive"].flag(False),
+        comm_fraction=_share(job["comm_fraction"]),
+        checkpoint_hours=_hours(job["checkpoint_hours"]),
+        restart_hours=_hours(job["restart_hours"]),
     )
+
+
+def _share(field: Field) -> float | None:
+    if not field.present:
+        return None
+    share = field.number()
+    if not 0 <= share < 1:
+        raise field.error("a share of at least 0 and less than 1")
+    return share
+
+
+def _hours(field: Field) -> float | None:
+    return field.number() if field.present else None
 
 
 def _with_leader(workers: PodSet, leader: Field) -> tuple[PodSet, ...]:

@@ -1,0 +1,179 @@
+"""Make every table and picture of the README from nothing.
+
+    python -m agents.reproduce            run what is missing, then rewrite README.md and .readme/
+    python -m agents.reproduce --check    the same, but say what differs instead of writing (pictures are left alone)
+
+What is made is listed in configs/reproduce.yaml. Steps that are done are not run again: evaluations and trainings go on
+where they stopped. Pictures of the report need Chromium and its driver, and are left as they are without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from agents.release import read_results
+from agents.report import __main__ as report
+from agents.report.shot import can_shoot, shoot
+from agents.tables import HEADS, markdown
+from nvlenv.config import CONFIG_ROOTS, load_config
+from nvlenv.errors import InputError
+from nvlenv.files import write_text, written_whole
+from nvlenv.workload.mix import Model
+
+PLAN = CONFIG_ROOTS[0] / "reproduce.yaml"
+FOLDER = Path("checkpoints") / "reproduce"
+MARK = r"(<!-- table {name} -->\n).*?(<!-- end -->)"
+
+
+class Step(Model):
+    """A command whose results tables and pictures are made from."""
+
+    run: Literal["agents.evaluate", "agents.train"]
+    arguments: tuple[str, ...] = ()
+
+
+class Source(Model):
+    """A table: the results of one set of workloads of a step."""
+
+    step: str
+    label: str | None = None  # of the set; None: the first
+    columns: tuple[str, ...] = Field(HEADS, min_length=1)
+
+
+class Picture(Model):
+    """A figure of a step, or a part of its report."""
+
+    step: str
+    figure: str | None = None
+    report: Literal["top", "replay"] | None = None
+
+
+class Plan(Model):
+    """configs/reproduce.yaml."""
+
+    steps: dict[str, Step]
+    tables: dict[str, Source] = Field(default_factory=dict)
+    pictures: dict[str, Picture] = Field(default_factory=dict)
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan in a file. Raises `InputError` for steps, columns and parts that do not exist."""
+    plan = load_config(Plan, path)
+    for kind, entries in (("tables", plan.tables), ("pictures", plan.pictures)):
+        for name, entry in entries.items():
+            if entry.step not in plan.steps:
+                raise InputError(path, f"{kind}.{name}.step", repr(entry.step), f"one of the steps {list(plan.steps)}")
+    for name, source in plan.tables.items():
+        unknown = [column for column in source.columns if column not in HEADS]
+        if unknown:
+            raise InputError(path, f"tables.{name}.columns", repr(unknown[0]), f"some of {list(HEADS)}")
+    for name, picture in plan.pictures.items():
+        if (picture.figure is None) == (picture.report is None):
+            raise InputError(path, f"pictures.{name}", "neither or both of figure and report", "one of them")
+    return plan
+
+
+def run_step(name: str, step: Step, folder: Path, workers: int) -> Path:
+    """Run a step unless it is done; returns the folder of its results. Raises `InputError` if it fails."""
+    out = folder / name
+    arguments = [*step.arguments, "--out", str(out)]
+    if step.run == "agents.evaluate":
+        arguments += ["--workers", str(workers)]
+    elif (out / "metrics.json").is_file():
+        return out
+    elif (out / "model.zip").is_file():
+        arguments = ["--resume", str(out)]
+    print(f"{name}: python -m {step.run} {' '.join(arguments)}", flush=True)
+    if importlib.import_module(step.run).main(arguments) != 0:
+        raise InputError("reproduce", name, "a step that failed or was interrupted", "the same command again")
+    return out
+
+
+def with_tables(readme: str, plan: Plan, folder: Path) -> str:
+    """The README with every table between its markers made anew. Raises `InputError` for a marker that is missing."""
+    for name, source in plan.tables.items():
+        pattern = re.compile(MARK.format(name=re.escape(name)), re.DOTALL)
+        if not pattern.search(readme):
+            raise InputError("README.md", name, "no such marker", f"<!-- table {name} --> and <!-- end -->")
+        results = read_results(folder / source.step)
+        label = source.label or results["labels"][0]
+        if label not in results["sets"]:
+            raise InputError("reproduce", f"tables.{name}.label", repr(label), f"one of {results['labels']}")
+        text = markdown(results["sets"][label]["summary"], source.columns)
+        readme = pattern.sub(lambda match, text=text: f"{match[1]}{text}\n{match[2]}", readme)  # type: ignore[misc]
+    return readme
+
+
+def draw(plan: Plan, folder: Path, root: Path) -> Iterator[Path]:
+    """Put every picture in its place."""
+    for name, picture in plan.pictures.items():
+        results = folder / picture.step
+        if picture.figure is not None:
+            found = next(results.rglob(picture.figure), None)
+            if found is None:
+                raise InputError("reproduce", f"pictures.{name}.figure", repr(picture.figure), f"a figure in {results}")
+            with written_whole(root / name) as part:
+                shutil.copyfile(found, part)
+        elif not can_shoot():
+            print(f"{name}: left as it is, there is no Chromium with its driver", file=sys.stderr)
+            continue
+        else:
+            page = results / "report.html"
+            if report.main([str(results), "--out", str(page)]) != 0:
+                raise InputError("reproduce", name, "a report that could not be made", "results that it can be made of")
+            shoot(page, str(picture.report), root / name)
+        yield root / name
+
+
+def parser() -> argparse.ArgumentParser:
+    out = argparse.ArgumentParser(prog="python -m agents.reproduce", description=__doc__, allow_abbrev=False)
+    out.formatter_class = argparse.RawDescriptionHelpFormatter
+    out.add_argument("--plan", type=Path, default=PLAN, metavar="FILE", help="what to make")
+    out.add_argument("--folder", type=Path, default=FOLDER, help="where results are kept (default %(default)s)")
+    out.add_argument("--root", type=Path, default=Path(), help="folder of README.md (default: here)")
+    out.add_argument("--workers", type=int, default=1, help="processes (default 1)")
+    out.add_argument("--check", action="store_true", help="write nothing, say what differs")
+    return out
+
+
+def run(arguments: argparse.Namespace) -> int:
+    plan, readme = read_plan(arguments.plan), arguments.root / "README.md"
+    if not readme.is_file():
+        raise InputError("--root", "", str(arguments.root), "a folder with README.md in it")
+    for name, step in plan.steps.items():
+        run_step(name, step, arguments.folder, arguments.workers)
+    old = readme.read_text("utf-8")
+    new = with_tables(old, plan, arguments.folder)
+    if arguments.check:
+        sys.stdout.writelines(
+            difflib.unified_diff(old.splitlines(True), new.splitlines(True), "README.md", "as made now")
+        )
+        return 0 if old == new else 1
+    write_text(readme, new)
+    for picture in draw(plan, arguments.folder, arguments.root):
+        print(picture)
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; 0: done, 1: --check found a difference, 2: bad input, told in one line on stderr."""
+    arguments = parser().parse_args(argv)
+    try:
+        return run(arguments)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Production realities, one command and one page each: `python -m agents.study NAME`."""

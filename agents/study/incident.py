@@ -1,0 +1,93 @@
+"""verification-incident: test pods that are counted as usage block customers in front of an idle cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+
+from agents.episodes import measure, series_column
+from agents.figures import OKABE_ITO
+from agents.statistics import mean_known
+from agents.study.draw import plain
+from agents.study.page import Study
+from agents.study.play import Options
+from nvlenv.loading import prepare
+from nvlenv.policies import heuristic
+from nvlenv.policies.play import play
+from nvlenv.scenario import Scenario
+from nvlenv.simulator.state import WAITING
+
+NAME = "verification-incident"
+POLICY = "best-fit"
+VARIANTS = {"counted": "verification.counted=true", "not counted": "verification.counted=false"}
+CLASSES = ("pre-training", "hero")  # whose waits are shown
+
+
+def study(options: Options, command: str) -> Study:
+    """Play the same workloads and the same test pods, counted and not."""
+    scenarios = {name: options.scenario(NAME, change) for name, change in VARIANTS.items()}
+    played = {name: [_play(scenario, seed) for seed in options.seeds()] for name, scenario in scenarios.items()}
+    mean = {name: {key: mean_known([m[key] for m, _ in runs]) for key in runs[0][0]} for name, runs in played.items()}
+    rows = tuple(_row(name, mean[name]) for name in VARIANTS)
+    counted, fixed = (mean[name] for name in VARIANTS)
+    point = (
+        f"Same jobs, same test pods. Counted as usage, the tests make customers wait {counted['wait']:.1f} h on "
+        f"average, heroes {counted['wait_hero']:.0f} h, while {100 * counted['idle']:.0f} % of the GPUs run no job. "
+        f"Without queue label and with priority -1 they are evicted {fixed['verify_evictions']:.0f} times, and "
+        f"customers wait {fixed['wait']:.1f} h, heroes {fixed['wait_hero']:.1f} h."
+    )
+    waits = (f"{name} waits" for name in CLASSES)
+    heads = ("tests are", "mean wait", *waits, "a queue stands", "GPUs without job", "stall", "evicted tests")
+    capacity = scenarios["counted"].cluster_spec().gpus
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True, layout="constrained")
+    for axis, name in zip(axes, VARIANTS, strict=True):
+        _draw(axis, f"tests {name}", played[name][0][1], capacity)
+    axes[0].set_ylabel("GPUs")
+    axes[1].legend(*axes[0].get_legend_handles_labels(), frameon=False, fontsize=9, loc="upper right")
+    figure.suptitle("Verification pods: counted as usage, and not", x=0.01, ha="left", fontsize=12)
+    setting = (
+        f"{options.episodes} workloads (seed {options.seed}), policy {POLICY}. Stall: quota and free GPUs suffice "
+        "for a waiting job, but no shape does. The picture shows the first workload."
+    )
+    return Study(NAME, point, heads, rows, figure, setting, command)
+
+
+def _play(scenario: Scenario, seed: np.random.SeedSequence) -> tuple[dict[str, float], np.ndarray]:
+    """Metrics and time series of one workload."""
+    episode = scenario.draw(seed)
+    sim = prepare(scenario, episode)
+    play(heuristic(POLICY), sim)
+    series = sim.samples[: int(sim.clock["n_samples"][0])]
+    waiting, running = series[:, series_column("waiting_gpus")], series[:, series_column("running_gpus")]
+    capacity, jobs = int(sim.clock["capacity"][0]), sim.jobs
+    metrics: dict[str, Any] = measure(sim, episode.workload.class_names)
+    waits = jobs["waited"] + np.where(jobs["status"] == WAITING, sim.clock["horizon"][0] - jobs["queued"], 0.0)
+    metrics["wait"] = float(waits.mean())
+    metrics["queue"] = float(np.mean(waiting > 0))
+    metrics["idle"] = 1 - float(running.mean()) / capacity
+    metrics["verify_evictions"] = float(sim.clock["verify_evictions"][0])
+    return metrics, series
+
+
+def _row(name: str, mean: dict[str, float]) -> tuple[str, ...]:
+    waits = tuple(f"{mean[f'wait_{c}']:.1f} h" for c in CLASSES)
+    shares = tuple(f"{100 * mean[key]:.0f} %" for key in ("queue", "idle", "stall"))
+    return (name, f"{mean['wait']:.1f} h", *waits, *shares, f"{mean['verify_evictions']:.0f}")
+
+
+def _draw(axis: Axes, title: str, series: np.ndarray, capacity: int) -> None:
+    hours = series[:, 0]
+    running, usable, waiting = (series[:, series_column(c)] for c in ("running_gpus", "free_gpus", "waiting_gpus"))
+    blocked = capacity - running - usable
+    axis.stackplot(
+        hours, running, blocked, colors=(OKABE_ITO[5], "#dddddd"), labels=("running jobs", "blocked by tests")
+    )
+    axis.plot(hours, waiting, color=OKABE_ITO[1], linewidth=1.8, label="waiting")
+    axis.axhline(capacity, color="black", linewidth=1)
+    axis.annotate("cluster", (hours[-1], capacity), xytext=(0, 3), textcoords="offset points", ha="right", fontsize=9)
+    axis.set_xlabel("hours")
+    axis.set_xlim(0, hours[-1])
+    plain(axis, title)

@@ -1,0 +1,67 @@
+"""What the studies share: their options, and episodes that are played in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from nvlenv.errors import InputError
+from nvlenv.loading import prepare
+from nvlenv.scenario import Episode, Scenario, load_scenario
+from nvlenv.simulator.scan import advance, step
+from nvlenv.simulator.state import Sim, copy_into
+from nvlenv.types import ActionLayout, Decision, Policy, Workload
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says to a study."""
+
+    episodes: int = 16  # workloads
+    seed: int = 0  # of them
+    policy: str = ""  # a learned policy's file or run folder to play as well; "": none
+    overrides: tuple[str, ...] = ()  # of the scenario
+
+    def scenario(self, name: str, *changes: str) -> Scenario:
+        """The study's scenario with the user's overrides, and then the study's own."""
+        return load_scenario(name, [*self.overrides, *changes])
+
+    def seeds(self) -> list[np.random.SeedSequence]:
+        return np.random.SeedSequence(self.seed).spawn(self.episodes)
+
+
+def play_until(sim: Sim, policy: Policy, stop: Callable[[Sim], bool]) -> bool:
+    """Play on from where the simulator stands until `stop` holds at a decision. False: the window ended before."""
+    layout = ActionLayout(len(sim.racks))
+    alive = int(sim.clock[0]["current"]) >= 0 or bool(advance(sim))
+    while alive and not stop(sim):
+        alive = bool(step(sim, policy(Decision(sim, sim.mask, layout))))
+    return alive
+
+
+def branch(sim: Sim, scenario: Scenario, episode: Episode) -> Sim:
+    """Another simulator in the same state."""
+    twin = prepare(scenario, episode)
+    copy_into(twin, sim)
+    return twin
+
+
+def with_one_hero(episode: Episode, hero_gpus: float, hour: float) -> tuple[Episode, int]:
+    """The episode with its first hero submitted at `hour` and no other. Returns it and the hero's number."""
+    jobs = episode.workload
+    heroes = np.flatnonzero(jobs.gpus >= hero_gpus)
+    if len(heroes) == 0:
+        raise InputError(jobs.source, "jobs", "no hero", "a workload with one; give it more hours or another seed")
+    submit = jobs.submit.copy()
+    submit[heroes[0]] = hour
+    kept = np.setdiff1d(np.arange(len(jobs)), heroes[1:])
+    order = kept[np.argsort(submit[kept], kind="stable")]
+    moved: Workload = replace(jobs, submit=submit).select(order)
+    return replace(episode, workload=moved), int(np.flatnonzero(order == heroes[0])[0])
+
+
+def at(hour: float) -> Callable[[Sim], bool]:
+    """Stop at the first decision from this hour on."""
+    return lambda sim: bool(sim.clock[0]["now"] >= hour)

@@ -1,0 +1,186 @@
+"""quota-vs-shape: the same job, the same quota, with and without a promise of shape; the cliff, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
+
+from agents.figures import OKABE_ITO
+from agents.statistics import mean_known
+from agents.study.draw import plain
+from agents.study.page import Study
+from agents.study.play import Options, at, play_until, with_one_hero
+from nvlenv.loading import prepare
+from nvlenv.policies import heuristic
+from nvlenv.scenario import Scenario
+from nvlenv.simulator.queues import has_quota
+from nvlenv.simulator.state import RUNNING
+from nvlenv.types import FloatArray, IntArray, Mode
+
+NAME = "quota-vs-shape"
+POLICY = "best-fit+fill"
+ARRIVAL = 48.0  # h: the others have settled
+MODES = (Mode.UNCONSTRAINED, Mode.REQUIRED)
+
+
+@dataclass(frozen=True)
+class Landing:
+    """What became of the big job."""
+
+    admitted: bool  # quota at the moment of its arrival
+    waited: float  # h; to the end of the window if it never started
+    speed: float  # relative to aligned slices; nan: never started
+    hours: float  # of its run
+    shares: IntArray  # (R,) its GPUs in each rack
+    others: IntArray  # (R,) everybody else's at that moment
+
+    @property
+    def started(self) -> bool:
+        return bool(self.shares.any())
+
+
+def study(options: Options, command: str) -> Study:
+    """Submit the big job of every workload under both modes, everything else alike."""
+    scenario = options.scenario(NAME)
+    cluster = scenario.cluster_spec()
+    landed = {mode: [_land(scenario, seed, mode) for seed in options.seeds()] for mode in MODES}
+    rows = tuple(_row(mode, landed[mode], cluster.cliff) for mode in MODES)
+    loose, sliced = (landed[mode][0] for mode in MODES)
+    gpus = int(sliced.shares.sum())
+    point = (
+        f"{gpus} GPUs, within quota both times. Unconstrained it starts at once on {np.count_nonzero(loose.shares)} "
+        f"racks, where {_rounds_inside(loose.shares)} of {len(round_times(loose.shares, 1.0))} communication rounds "
+        f"stay on NVLink: speed {loose.speed:.2f}, {loose.hours:.0f} h. Required in slices it waits "
+        f"{sliced.waited:.1f} h, then {_rounds_inside(sliced.shares)} rounds stay inside racks: speed "
+        f"{sliced.speed:.2f}, {sliced.hours:.0f} h."
+    )
+    heads = (
+        "mode",
+        "within quota",
+        "started",
+        "wait",
+        "racks",
+        "rounds on NVLink",
+        "communication",
+        "speed",
+        "run time",
+        "done after",
+    )
+    figure, axes = plt.subplots(
+        2, 2, figsize=(11, 6), width_ratios=(1.5, 1), sharex="col", sharey="col", layout="constrained"
+    )
+    for row, landing, mode in zip(axes, (loose, sliced), MODES, strict=True):
+        _draw_racks(row[0], mode, landing, cluster.gpus // cluster.racks)
+        _draw_rounds(row[1], landing, cluster.cliff)
+    axes[0, 0].legend(frameon=False, fontsize=9, ncols=2, loc="lower right", bbox_to_anchor=(1, 1.0))
+    axes[1, 0].set_xlabel("rack")
+    axes[1, 1].set_xlabel("round (partner = rank xor 2^round)")
+    figure.suptitle(f"{gpus} GPUs within quota: the same admission, another machine", x=0.01, ha="left", fontsize=12)
+    setting = (
+        f"Means of {options.episodes} workloads (seed {options.seed}), policy {POLICY}; picture and sentence: the "
+        "first workload. Communication: time relative to all ranks in one rack. Speed: relative to 8 slices of 64."
+    )
+    return Study(NAME, point, heads, rows, figure, setting, command)
+
+
+def round_times(shares: Sequence[int] | IntArray, cliff: float) -> FloatArray:
+    """Time of every round of recursive doubling, (ceil(log2 n),): 1 on NVLink, `cliff` if any pair crosses racks.
+
+    shares: the job's GPUs in each rack; ranks are numbered rack by rack, the larger share first. The mean over the
+    rounds is `nvlenv.collectives.communication_ratio`.
+    """
+    return np.where(crossing_pairs(shares) > 0, cliff, 1.0)
+
+
+def crossing_pairs(shares: Sequence[int] | IntArray) -> FloatArray:
+    """Share of the ranks whose partner in round r sits in another rack, (ceil(log2 n),)."""
+    counts = np.sort(np.asarray(shares))[::-1]
+    rack = np.repeat(np.arange(len(counts)), counts)
+    ranks = np.arange(len(rack))
+    rounds = int(np.ceil(np.log2(len(rack)))) if len(rack) > 1 else 0
+    # A partner beyond the last rank is played by the last rank's rack.
+    return np.array([np.mean(rack != rack[np.minimum(ranks ^ (1 << r), len(rack) - 1)]) for r in range(rounds)])
+
+
+def _rounds_inside(shares: IntArray) -> int:
+    return int(np.count_nonzero(crossing_pairs(shares) == 0))
+
+
+def _land(scenario: Scenario, seed: np.random.SeedSequence, mode: Mode) -> Landing:
+    hero_gpus = scenario.hero_share * scenario.cluster_spec().gpus
+    episode, hero = with_one_hero(scenario.draw(seed), hero_gpus, ARRIVAL)
+    modes: NDArray[np.int8] = episode.workload.mode.copy()
+    modes[hero] = mode
+    # With its share of communication, which a scenario refuses for unconstrained jobs: that is the mistake shown here.
+    sim = prepare(scenario, replace(episode, workload=replace(episode.workload, mode=modes)))
+    policy = heuristic(POLICY)
+    play_until(sim, policy, at(ARRIVAL))
+    admitted = bool(has_quota(sim, hero))
+    play_until(sim, policy, lambda now: bool(now.jobs[hero]["status"] == RUNNING))
+    job, racks = sim.jobs[hero], sim.nodes["rack"][np.arange(len(sim.gpu_job)) // (sim.cap.shape[1] - 1)]
+    shares, others = (
+        np.bincount(racks[held], minlength=len(sim.racks)).astype(np.int32)
+        for held in (sim.gpu_job == hero, (sim.gpu_job >= 0) & (sim.gpu_job != hero))
+    )
+    if job["status"] != RUNNING:
+        return Landing(admitted, scenario.episode.hours - ARRIVAL, np.nan, np.nan, shares, others)
+    hours = float(job["end"] - job["start"])
+    return Landing(admitted, float(job["waited"]), float(job["speed"]), hours, shares, others)
+
+
+def _row(mode: Mode, landings: Sequence[Landing], cliff: float) -> tuple[str, ...]:
+    """Means; all but the wait over those that started."""
+    begun = [landing for landing in landings if landing.started]
+    mean: dict[str, float] = {
+        "racks": mean_known([np.count_nonzero(landing.shares) for landing in begun]),
+        "inside": mean_known([_rounds_inside(landing.shares) for landing in begun]),
+        "rounds": mean_known([len(round_times(landing.shares, cliff)) for landing in begun]),
+        "ratio": mean_known([float(round_times(landing.shares, cliff).mean()) for landing in begun]),
+        "speed": mean_known([landing.speed for landing in begun]),
+        "hours": mean_known([landing.hours for landing in begun]),
+        "done": mean_known([landing.waited + landing.hours for landing in begun]),
+    }
+    return (
+        mode.name.lower(),
+        f"{sum(landing.admitted for landing in landings)} of {len(landings)}",
+        f"{len(begun)}",
+        f"{mean_known([landing.waited for landing in landings]):.1f} h",
+        f"{mean['racks']:.1f}",
+        f"{mean['inside']:.1f} of {mean['rounds']:.0f}",
+        f"{mean['ratio']:.1f}x",
+        f"{mean['speed']:.2f}",
+        f"{mean['hours']:.1f} h",
+        f"{mean['done']:.1f} h",
+    )
+
+
+def _draw_racks(axis: Axes, mode: Mode, landing: Landing, rack_gpus: int) -> None:
+    racks = np.arange(len(landing.shares))
+    axis.bar(racks, landing.others, color="#cccccc", label="other jobs")
+    axis.bar(racks, landing.shares, bottom=landing.others, color=OKABE_ITO[0], label="the big job")
+    axis.axhline(rack_gpus, color="black", linewidth=0.8)
+    for rack, share in enumerate(landing.shares):
+        if share:
+            axis.text(rack, landing.others[rack] + share / 2, str(share), ha="center", va="center", color="white")
+    verb = "started after" if landing.started else "not started within"
+    axis.set_ylabel("GPUs of the rack")
+    axis.set_yticks(np.linspace(0, rack_gpus, 5, dtype=int))
+    axis.set_xticks(racks)
+    plain(axis, f"{mode.name.lower()}: {verb} {landing.waited:.1f} h")
+
+
+def _draw_rounds(axis: Axes, landing: Landing, cliff: float) -> None:
+    times = round_times(landing.shares, cliff)
+    colors = [OKABE_ITO[1] if time > 1 else OKABE_ITO[2] for time in times]
+    bars = axis.bar(np.arange(len(times)), times, color=colors)
+    axis.bar_label(bars, [f"{time:.0f}x" for time in times], fontsize=8)
+    rounds = f"{np.count_nonzero(times == 1)} of {len(times)} rounds on NVLink"
+    plain(axis, f"{rounds}: speed {landing.speed:.2f}, {landing.hours:.0f} h" if landing.started else "")
+    axis.set_ylabel("time of the round")
+    axis.set_yticks((1, cliff))
+    axis.set_xticks(np.arange(len(times)))

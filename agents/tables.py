@@ -1,0 +1,99 @@
+"""The summary of a set of workloads as people read it: in the terminal, in the README, in a model card."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+from agents.episodes import TRUE_DURATIONS
+from agents.summary import short_name
+
+Json = dict[str, Any]
+HEADS = (
+    "policy", "cost", "difference [95 %]", "", "gap closed", "hero wait h", "other wait h", "lost", "evictions",
+    "stall", "16-slots",
+)  # fmt: skip
+
+
+def ranked(summary: Json) -> list[str]:
+    """The policies, cheapest first; those that are told the true run times are no candidates and come last."""
+    rows = summary["policies"]
+    return sorted(rows, key=lambda name: (name.endswith(TRUE_DURATIONS), float(rows[name]["mean"]["cost"]), name))
+
+
+def candidates(summary: Json) -> list[str]:
+    """The policies that could be used, cheapest first."""
+    return [name for name in ranked(summary) if not name.endswith(TRUE_DURATIONS)]
+
+
+def table(summary: Json, title: str = "") -> Table:
+    """The summary as people read it. Lower cost is better."""
+    bound = f"pool without topology {summary['bound']['cost']:.3f}"
+    out = Table(title=f"{title + ': ' if title else ''}cost against {short_name(summary['reference'])} ({bound})")
+    for head in HEADS:
+        out.add_column(head, justify="left" if head in ("policy", "") else "right")
+    for name in ranked(summary):
+        out.add_row(*row_of(name, summary["policies"][name], summary["reference"]))
+    for label, group in summary["seeds"].items():
+        better = group["probability_of_improvement"]["mean"]
+        out.add_section()
+        out.add_row(
+            f"{label}, {len(group['policies'])} seeds: IQM", f"{group['iqm']['mean']:.3f}",
+            span(group["iqm_difference"]), verdict(group["iqm_difference"]["verdict"]), "", f"P(better) {better:.2f}",
+        )  # fmt: skip
+    return out
+
+
+def row_of(name: str, row: Json, reference: str) -> list[str]:
+    """One policy's row: the texts under the heads of `table`."""
+    mean = row["mean"]
+    return [
+        short_name(name),
+        f"{mean['cost']:.3f}",
+        "reference" if name == reference else span(row["difference"]),
+        "" if name == reference else verdict(row["difference"]["verdict"]),
+        "" if name == reference else closed(row["gap_closed"]),
+        number(mean["hero_wait"], 1),
+        number(mean["other_wait"], 2),
+        f"{mean['lost']:.4f}",
+        f"{mean['evictions']:.0f}",
+        f"{100 * mean['stall']:.0f} %",
+        f"{mean['slots_16']:.2f}",
+    ]
+
+
+def closed(share: float | None) -> str:
+    """The share of a gap that is closed; where it is widened instead, by how much says little."""
+    if share is None:
+        return "no gap"
+    return f"{100 * share:.0f} %" if share > -0.005 else "none"
+
+
+def number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def span(interval: Json) -> str:
+    """A difference with its interval, as text."""
+    if interval["low"] is None or interval["high"] is None:
+        return f"{interval['mean']:+.3f}"
+    return f"{interval['mean']:+.3f} [{interval['low']:+.3f}, {interval['high']:+.3f}]"
+
+
+def verdict(word: str) -> str:
+    """What the interval of a difference of cost says."""
+    return {"lower": "better", "higher": "worse", "tie": "tie", "reference": ""}[word]
+
+
+def markdown(summary: Json, heads: tuple[str, ...] = HEADS) -> str:
+    """The summary as a Markdown table with these of its columns, cheapest policy first."""
+    names = {"": "verdict", "difference [95 %]": f"difference to {short_name(summary['reference'])} [95 %]"}
+    lines = [
+        "| " + " | ".join(names.get(head, head) for head in heads) + " |",
+        "|" + "|".join("---" if head in ("policy", "") else "---:" for head in heads) + "|",
+    ]
+    for name in ranked(summary):
+        texts = dict(zip(HEADS, row_of(name, summary["policies"][name], summary["reference"]), strict=True))
+        lines.append("| " + " | ".join(texts[head] for head in heads) + " |")
+    return "\n".join(lines)

@@ -1,0 +1,79 @@
+"""Command line of the placement engine: `python -m nvlenv.engine COMMAND --help`.
+
+Each command is a module with `add_arguments(parser)` and `run(arguments) -> int`, imported only when it is called, so
+that help and errors come at once and only what is needed is loaded.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from nvlenv.errors import InputError
+
+COMMANDS = {
+    "place": "where a job would go, and why",
+    "slots": "free slots by slice size, and what keeps GPUs out of reach",
+    "explain": "every candidate rack of a job, with scores, and the alternatives by policy",
+    "defrag": "moves that free room for one more slice, cheapest first",
+    "replay": "when a hero job could start under each policy (what-if)",
+    "serve": "answer over HTTP: native API and kube-scheduler extender",
+    "gate": "watch gated pods of a Kubernetes cluster and place their gangs",
+}
+OWN = {
+    "serve": "nvlenv.engine.service.command",  # these parse their own arguments: main(argv) -> int
+    "gate": "nvlenv.engine.gate.command",
+}
+PROGRAM = "python -m nvlenv.engine"
+EXIT_CODES = "exit codes: 0 placed or done, 3 refused (the answer says why), 2 bad input"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; 0: placed or done, 3: refused, 2: bad input, told in one line on stderr."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_usage(), file=sys.stdout if arguments else sys.stderr)
+        return 0 if arguments else 2
+    name, *rest = arguments
+    if name not in COMMANDS:
+        print(f"{PROGRAM}: found command {name!r}, expected one of {list(COMMANDS)}", file=sys.stderr)
+        return 2
+    try:
+        if name in OWN:
+            return int(importlib.import_module(OWN[name]).main(rest))
+        return _run(name, rest)
+    except SystemExit as end:  # argparse has already said what is wrong
+        return int(end.code or 0)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # somebody who has seen enough, such as head
+        sys.stderr.close()
+        return 0
+
+
+def _run(name: str, rest: list[str]) -> int:
+    import argparse
+
+    command = importlib.import_module(f"nvlenv.engine.commands.{name}")
+    parser = argparse.ArgumentParser(
+        prog=f"{PROGRAM} {name}",
+        description=command.__doc__,
+        epilog=EXIT_CODES,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_arguments(parser)
+    return int(command.run(parser.parse_args(rest)))
+
+
+def _usage() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"usage: {PROGRAM} COMMAND ...", "", "commands:"]
+    lines += [f"  {name:{width}}  {text}" for name, text in COMMANDS.items()]
+    return "\n".join([*lines, "", f"{PROGRAM} COMMAND --help says more; {EXIT_CODES}"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The commands of `python -m nvlenv.engine`, one module each."""

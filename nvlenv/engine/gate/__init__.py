@@ -1,0 +1,1 @@
+"""Gated pods of Kubernetes: a gang is decided once, then each pod gets its node and loses its gate."""

@@ -1,0 +1,187 @@
+"""From the nodes and pods of a cluster to what shall be done: which gated pods go where, and who has to leave.
+
+A pure function of the objects. The engine is made anew for every pass, so that it sees what the API server sees: jobs
+that ended have given back their nodes, and pods that were let go but do not run yet hold theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from nvlenv.engine.answers import Placed
+from nvlenv.engine.engine import PlacementEngine
+from nvlenv.engine.gate.gang import gang_job
+from nvlenv.engine.gate.marks import PodObject, host_given, is_ready_to_go, kind_of, plan_of, write_plan
+from nvlenv.engine.gate.roster import Gang, gangs_of, kind_of_pod
+from nvlenv.engine.importers.document import Field
+from nvlenv.engine.importers.kubernetes import read_cluster
+from nvlenv.engine.importers.options import Options
+from nvlenv.engine.jobs import JobRequest, parse_job
+from nvlenv.engine.snapshot import NodeState
+from nvlenv.errors import InputError
+from nvlenv.policies.kueue.types import HOSTNAME
+from nvlenv.types import Mode, Policy
+
+Places = list[tuple[PodObject, str]]  # pods and their hosts
+
+
+@dataclass(frozen=True)
+class Release:
+    """A pod that may go to its host."""
+
+    pod: PodObject
+    host: str
+    plan: str  # the annotation that it takes along
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is to be done about one gang, in this order: let its pods go, then have others leave."""
+
+    gang: str
+    reason: str  # in one sentence
+    releases: tuple[Release, ...] = ()
+    victims: tuple[tuple[str, str], ...] = ()  # namespace and name of the pods that have to leave
+
+
+def decide(
+    nodes: Sequence[dict[str, Any]], pods: Sequence[PodObject], policy: Policy | str | Path, options: Options, at: float
+) -> list[Decision]:
+    """What is to be done now, for every gang that has gated pods.
+
+    Parameters
+    ----------
+    nodes, pods : all Node and Pod objects of the cluster.
+    policy, at : as for `PlacementEngine`.
+    options : as for the importer of clusters.
+
+    Raises
+    ------
+    InputError : a cluster that cannot be understood. What is wrong with one gang is the reason of its decision.
+    """
+    gangs, wrong = gangs_of(pods)
+    decisions = [Decision(name, reason) for name, reason in wrong.items()]
+    known: list[tuple[Gang, Places | None]] = []
+    for gang in gangs:
+        try:
+            known.append((gang, gang.places(options.gpu_resource)))
+        except InputError as error:
+            decisions.append(Decision(gang.name, str(error)))
+    if known:
+        look = _Look(nodes, pods, [place for _, places in known for place in places or ()], policy, options, at)
+        decisions += [look.decision(gang, places) for gang, places in known]
+    return decisions
+
+
+class _Look:
+    """The cluster at one moment, and the engine made from it."""
+
+    def __init__(
+        self,
+        nodes: Sequence[dict[str, Any]],
+        pods: Iterable[PodObject],
+        places: Places,
+        policy: Policy | str | Path,
+        options: Options,
+        at: float,
+    ) -> None:
+        self.at, self.gpu_resource = at, options.gpu_resource
+        self.node_of = {_host(node): str(node["metadata"]["name"]) for node in nodes}
+        self.host_of = {node: host for host, node in self.node_of.items()}
+        given = {id(pod): host for pod, host in places}
+        held = [_on_node(pod, self.node_of.get(given.get(id(pod)) or host_given(pod), "")) for pod in pods]
+        objects = {"Node": [Field("cluster", node) for node in nodes], "Pod": [Field("cluster", pod) for pod in held]}
+        self.cluster = read_cluster("cluster", objects, options)
+        self.engine = PlacementEngine(self.cluster, policy, at=at)
+        self.usable = self._usable()
+
+    def _usable(self) -> set[str]:
+        """Hosts of nodes that are up and not overbooked."""
+        used: dict[str, int] = {}
+        for pod in (pod for job in self.cluster.jobs if not job.verification for pod in job.pods):
+            used[pod.node] = used.get(pod.node, 0) + pod.gpus
+        up = [node for node in self.cluster.nodes if node.state == NodeState.UP]
+        return {self.host_of[node.name] for node in up if used.get(node.name, 0) <= node.gpus}
+
+    def decision(self, gang: Gang, places: Places | None) -> Decision:
+        try:
+            return self._place(gang) if places is None else self._go_on(gang, places)
+        except InputError as error:
+            return Decision(gang.name, str(error))
+
+    def _place(self, gang: Gang) -> Decision:
+        """A gang that has no plan yet: all of it is placed, or it waits."""
+        gated, size = gang.gated, gang.member.size
+        if len(gated) < len(gang.pods):
+            return Decision(gang.name, f"waits: {len(gang.pods) - len(gated)} of its pods run without a plan")
+        if len(gated) != size:
+            return Decision(gang.name, f"waits for its pods: {len(gated)} are there, and it says that it has {size}")
+        if not all(map(is_ready_to_go, gated)):
+            return Decision(gang.name, "waits for the other scheduling gates of its pods")
+        job = parse_job(gang_job(gated, gang.member), gang.name)
+        answer = self.engine.place(job, at=self.at)
+        if not isinstance(answer, Placed):
+            self.engine.enqueue(job, at=self.at)  # those behind it leave it what the policy reserves
+            return Decision(gang.name, answer.reason)
+        plan = self._plan(job, answer)
+        text, left = write_plan(plan), {kind: iter(hosts) for kind, hosts in plan.items()}
+        hosts = [next(left[kind_of_pod(pod, self.gpu_resource)]) for pod in gated]
+        releases = tuple(Release(pod, host, text) for pod, host in zip(gated, hosts, strict=True))
+        victims = tuple((entry.job.partition("/")[0], pod) for entry in answer.evictions for pod in entry.pods)
+        return Decision(gang.name, f"placed on {len(answer.nodes)} nodes: {answer.why.rule}", releases, victims)
+
+    def _plan(self, job: JobRequest, answer: Placed) -> dict[str, list[str]]:
+        plan: dict[str, list[str]] = {}
+        for pods in job.pod_sets:
+            bindings = [binding for binding in answer.bindings if binding.pod_set == pods.name]
+            hosts = [self.host_of[binding.node] for binding in bindings for _ in range(binding.pods)]
+            plan.setdefault(kind_of(pods.gpus_per_pod, pods.cpu, pods.memory), []).extend(hosts)
+        return plan
+
+    def _go_on(self, gang: Gang, places: Places) -> Decision:
+        """A gang with a plan: the pods that are still gated, or gated again, get the places that it has for them."""
+        releases, lost = [], []
+        plan = plan_of(gang.pods) or {}
+        for pod, host in ((pod, host) for pod, host in places if is_ready_to_go(pod)):
+            if host in self.usable:
+                releases.append(Release(pod, host, write_plan(plan)))
+                continue
+            spare = self._spare(gang, pod, host) if host in self.node_of else ""
+            if not spare:
+                lost.append(host or "no place of the plan")
+                continue
+            hosts = plan[kind_of_pod(pod, self.gpu_resource)]
+            hosts[hosts.index(host)] = spare
+            releases.append(Release(pod, spare, write_plan(plan)))
+        reason = f"{len(releases)} pods go on with the plan of their gang"
+        if lost:
+            reason += f"; {len(lost)} wait, as there is no spare in the rack of {lost[0]}"
+        return Decision(gang.name, reason, tuple(releases))
+
+    def _spare(self, gang: Gang, pod: PodObject, host: str) -> str:
+        """Another host of the same rack for one pod; empty if there is none."""
+        level = self.cluster.nvlink_level
+        rack = next((n.labels.get(level, "") for n in self.cluster.nodes if n.name == self.node_of[host]), "")
+        bare = {**pod, "metadata": {"name": pod["metadata"]["name"], "namespace": gang.namespace}}  # asks for no shape
+        alone = parse_job(
+            gang_job([bare], replace(gang.member, gang=f"{gang.name}/{bare['metadata']['name']}", size=1))
+        )
+        wanted = {**alone.pod_sets[0].node_selector, level: rack}
+        pods = replace(alone.pod_sets[0], mode=Mode.UNCONSTRAINED, level="", slices=(), node_selector=wanted)
+        answer = self.engine.place(replace(alone, pod_sets=(pods,)), at=self.at) if rack else None
+        return self.host_of[answer.nodes[0]] if isinstance(answer, Placed) else ""
+
+
+def _host(node: dict[str, Any]) -> str:
+    """The value of the node's host name label; its name where it has none."""
+    return str((node["metadata"].get("labels") or {}).get(HOSTNAME) or node["metadata"]["name"])
+
+
+def _on_node(pod: PodObject, node: str) -> PodObject:
+    """The pod as if it were bound to the node, unless it is bound already or there is no node for it."""
+    if not node or pod["spec"].get("nodeName"):
+        return pod
+    return {**pod, "spec": {**pod["spec"], "nodeName": node}}
