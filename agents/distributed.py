@@ -1,106 +1,46 @@
-"""Training on more than one machine: Ray's actors play, this process learns.
+"""Training on more than one machine: Ray's actors play and work out gradients, this process takes the steps.
 
     python -m agents.train --distributed 8                        8 workers on this machine
     RAY_ADDRESS=head:6379 python -m agents.train --distributed 64 64 workers on the nodes of a Ray cluster
 
-Every worker has its share of the simulators and the very model that a single process would have: its rollouts are
-collected and their advantages worked out by SB3's own code. The learner joins the rollouts side by side and updates as
-SB3 does, so a run with W workers is synchronous PPO on the same number of simulators, and its files are those of any
-other run: `--resume` goes on with or without workers.
+Every worker plays its share of the simulators and keeps what it played. For each minibatch the learner sends weights,
+every worker answers with the gradient on its share, and their mean is one step of the optimizer. So both playing and
+learning are spread, a run with W workers is synchronous PPO on the same simulators, and its files are those of any
+other run: `--resume` goes on with or without workers. (Advantages are normalised within each worker's share.)
 
-A worker that dies with its machine is started again by Ray on a node with a free core, and asked for the same rollout;
-its simulators begin new episodes. So a loss costs at most one rollout of that worker. If no core is free, it waits.
+A worker that dies with its machine is started again by Ray on a node with a free core. If it was playing, it plays that
+rollout again, with new episodes; if it was learning, the others' gradients go on without it. So a loss costs at most
+one rollout of that worker. If no core is free, the run waits.
 
-Why SB3 and not RLlib: RLlib's runners step Gymnasium environments one by one and pass every step through Python. On
-lab-16 with 64 simulators one core plays 8,500 decisions a second that way (Ray 2.60, a network of two layers of 32),
-and 36,000 here. `python -m agents.scaling` measures what is left to gain: learning, which is not spread, takes two
-thirds of a run's time, so workers speed one run up by half at most, and many runs side by side gain all there is.
+Why SB3's loop and not RLlib: RLlib's runners step Gymnasium environments one by one and pass every step through Python.
+On lab-16 with 64 simulators one core plays 8,500 decisions a second that way (Ray 2.60, a network of two layers of 32),
+and 36,000 here. `python -m agents.scaling` measures what more cores give.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sb3_contrib import MaskablePPO
-from sb3_contrib.common.maskable.buffers import MaskableDictRolloutBuffer
+from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvStepReturn
 
 from agents.config import TrainConfig
 from agents.fanout import THREADS, connect
 from agents.policy import network_of
-from agents.train import make_env, make_model
+from agents.worker import Arrays, Gradient, Played, Worker
 from nvlenv.env import Observation, action_space, observation_space
 from nvlenv.errors import InputError
 from nvlenv.scenario import load_scenario
 
-Weights = dict[str, NDArray[np.float32]]
-ARRAYS = ("actions", "rewards", "values", "log_probs", "advantages", "returns", "episode_starts", "action_masks")
 
-
-@dataclass(frozen=True)
-class Rollout:
-    """What one worker played: T steps of its E simulators."""
-
-    observations: dict[str, NDArray[np.float32]]  # each (T, E, ...)
-    arrays: dict[str, NDArray[Any]]  # by the names in ARRAYS, each (T, E, ...)
-    infos: list[list[dict[str, Any]]]  # (T, E): of SB3's environments; empty but where an episode ended
-    begun_at: int  # steps of the whole run when this worker's first episodes began
-
-
-class RolloutWorker:
-    """Plays its share of the simulators; lives in a process of its own, maybe on another machine."""
-
-    def __init__(self, config: TrainConfig, rank: int, envs: int) -> None:
-        self.config, self.rank, self.envs = config, rank, envs
-        self.infos = _Infos()
-        self.model: MaskablePPO | None = None
-        self.begun_at = 0
-
-    def _begin(self, done_steps: int) -> MaskablePPO:
-        """Simulators and a model with a seed that no other worker has, nor this one before it was started again.
-
-        The first worker's first seed is the run's: with one worker alone a run is the same, bit for bit, as with none.
-        """
-        seed = self.config.seed
-        if self.rank or done_steps:
-            seed = int(np.random.SeedSequence((seed, self.rank, done_steps)).generate_state(1)[0])
-        config = self.config.model_copy(update={"seed": seed, "envs": self.envs})
-        torch.set_num_threads(1)
-        model = make_model(config, make_env(config))
-        model._setup_learn(config.steps, self.infos)
-        self.begun_at = done_steps
-        return model
-
-    def collect(self, weights: Weights, done_steps: int) -> Rollout:
-        """Play one rollout with these weights; `done_steps` of the run are done."""
-        if self.model is None:
-            self.model = self._begin(done_steps)
-        model, buffer = self.model, self.model.rollout_buffer
-        assert isinstance(buffer, MaskableDictRolloutBuffer) and model.env is not None
-        # Copies: what comes out of Ray's shared memory is read-only.
-        network_of(model).load_state_dict({name: torch.from_numpy(array.copy()) for name, array in weights.items()})
-        self.infos.steps = []
-        model.collect_rollouts(model.env, self.infos, buffer, model.n_steps)
-        arrays = {name: getattr(buffer, name) for name in ARRAYS}
-        arrays["action_masks"] = arrays["action_masks"].astype(np.bool_)  # a quarter of the bytes to send
-        return Rollout(buffer.observations, arrays, self.infos.steps, self.begun_at)
-
-
-class _Infos(BaseCallback):
-    """Keeps what the environments say of each step, for the learner's callbacks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.steps: list[list[dict[str, Any]]] = []
-
-    def _on_step(self) -> bool:
-        self.steps.append([{k: v for k, v in i.items() if k != "terminal_observation"} for i in self.locals["infos"]])
-        return True
+def parts_of(config: TrainConfig) -> int:
+    """Minibatches of one rollout of all simulators."""
+    return -(-config.envs * config.ppo.n_steps // config.ppo.batch_size)
 
 
 class RemoteEnvs(VecEnv):
@@ -115,21 +55,28 @@ class RemoteEnvs(VecEnv):
             raise InputError("--distributed", "", workers, f"at most {cores}, the cores of the Ray cluster")
         racks = max(load_scenario(name, config.overrides).cluster_spec().racks for name in config.scenarios)
         super().__init__(config.envs, observation_space(racks), action_space(racks))
-        shares = [len(part) for part in np.array_split(np.arange(config.envs), workers)]
-        worker = self.ray.remote(RolloutWorker).options(
+        self.parts = parts_of(config)
+        actor = self.ray.remote(Worker).options(
             num_cpus=1,
             max_restarts=-1,
             max_task_retries=-1,
             scheduling_strategy="SPREAD",
             runtime_env={"env_vars": THREADS},
         )
-        self.workers = [worker.remote(config, rank, envs) for rank, envs in enumerate(shares)]
+        shares = [len(share) for share in np.array_split(np.arange(config.envs), workers)]
+        self.workers = [actor.remote(config, rank, envs, self.parts) for rank, envs in enumerate(shares)]
 
-    def collect(self, weights: Weights, done_steps: int) -> list[Rollout]:
+    def play(self, weights: Arrays, done_steps: int) -> list[Played]:
         """One rollout of every worker, in their order."""
         shared = self.ray.put(weights)
-        rollouts: list[Rollout] = self.ray.get([w.collect.remote(shared, done_steps) for w in self.workers])
-        return rollouts
+        played: list[Played] = self.ray.get([worker.play.remote(shared, done_steps) for worker in self.workers])
+        return played
+
+    def gradients(self, weights: Arrays, part: int) -> list[Gradient]:
+        """The gradients of those workers that have something to learn from, in their order."""
+        shared = self.ray.put(weights)
+        answers = self.ray.get([worker.gradient.remote(shared, part) for worker in self.workers])
+        return [answer for answer in answers if answer is not None]
 
     def close(self) -> None:
         """End the workers' processes."""
@@ -164,33 +111,62 @@ class RemoteEnvs(VecEnv):
 
 
 class DistributedPPO(MaskablePPO):
-    """MaskablePPO whose rollouts are played by the workers of its `RemoteEnvs`."""
+    """MaskablePPO whose rollouts and gradients come from the workers of its `RemoteEnvs`."""
+
+    env: RemoteEnvs
+
+    def weights(self) -> Arrays:
+        return {name: tensor.detach().numpy() for name, tensor in network_of(self).state_dict().items()}
 
     def collect_rollouts(  # type: ignore[override]
         self,
         env: RemoteEnvs,
         callback: BaseCallback,
-        rollout_buffer: MaskableDictRolloutBuffer,
+        rollout_buffer: RolloutBuffer,
         n_rollout_steps: int,
         use_masking: bool = True,
     ) -> bool:
-        """Fill the buffer with the workers' rollouts side by side, and tell the callbacks step by step."""
-        rollout_buffer.reset()
+        """Let the workers play, and tell the callbacks step by step what happened. The buffer stays empty."""
         callback.on_rollout_start()
-        weights = {name: tensor.detach().numpy() for name, tensor in network_of(self).state_dict().items()}
-        rollouts = env.collect(weights, self.num_timesteps)
-        for name, target in rollout_buffer.observations.items():
-            np.concatenate([rollout.observations[name] for rollout in rollouts], axis=1, out=target)
-        for name in ARRAYS:
-            target = getattr(rollout_buffer, name)
-            np.concatenate([rollout.arrays[name] for rollout in rollouts], axis=1, out=target, casting="unsafe")
-        rollout_buffer.pos, rollout_buffer.full = n_rollout_steps, True
+        played = env.play(self.weights(), self.num_timesteps)
         for step in range(n_rollout_steps):
-            infos = [info for rollout in rollouts for info in rollout.infos[step]]
+            infos = [info for worker in played for info in worker.infos[step]]
             self.num_timesteps += env.num_envs
             callback.update_locals({"infos": infos})
             if not callback.on_step():
                 return False
             self._update_info_buffer(infos)
+        self.logger.record("train/explained_variance", float(np.mean([worker.explained for worker in played])))
         callback.on_rollout_end()
+        return True
+
+    def train(self) -> None:
+        """One step of the optimizer per minibatch, on the mean of the workers' gradients."""
+        self.policy.set_training_mode(True)
+        self._update_learning_rate(self.policy.optimizer)
+        logged: list[dict[str, float]] = []
+        for _ in range(self.n_epochs):
+            self._n_updates += 1
+            if not self._epoch(logged):
+                break
+        for name in logged[-1]:
+            self.logger.record(f"train/{name}", float(np.mean([values[name] for values in logged])))
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+
+    def _epoch(self, logged: list[dict[str, float]]) -> bool:
+        """One pass over all rollouts. False: the policy has moved so far that learning stops until the next rollout."""
+        for part in range(self.env.parts):
+            gradients = self.env.gradients(self.weights(), part)
+            if not gradients:
+                continue
+            share = np.array([gradient.decisions for gradient in gradients]) / sum(g.decisions for g in gradients)
+            logged.append({k: float(share @ [g.logged[k] for g in gradients]) for k in gradients[0].logged})
+            if self.target_kl is not None and logged[-1]["approx_kl"] > 1.5 * self.target_kl:
+                return False
+            for name, parameter in network_of(self).named_parameters():
+                if name in gradients[0].arrays:
+                    mean = sum(s * g.arrays[name] for s, g in zip(share.astype(np.float32), gradients, strict=True))
+                    parameter.grad = torch.from_numpy(np.asarray(mean, np.float32))
+            torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+            self.policy.optimizer.step()
         return True

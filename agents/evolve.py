@@ -20,6 +20,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from nvlenv.loading import prepare
 from nvlenv.policies import baseline_name
 from nvlenv.policies.play import play
 from nvlenv.scenario import Scenario
+from nvlenv.simulator.state import Sim
 from nvlenv.types import Policy
 
 Vector = NDArray[np.float64]
@@ -85,19 +87,23 @@ class Course:
     par: float
 
 
-def cost_of(policy: Policy, scenario: Scenario, seed: np.random.SeedSequence) -> float:
-    """The cost of one episode, in GPU-hours per GPU-hour of the cluster."""
-    sim = prepare(scenario, scenario.draw(seed), sample=False)
-    play(policy, sim)
-    c = sim.clock[0]
-    return float((c["waiting"] + c["slowdown"] + c["lost"]) / ((c["horizon"] - c["measure_from"]) * c["capacity"]))
+def costs_on(policies: Sequence[Policy], scenario: Scenario, seed: np.random.SeedSequence) -> list[float]:
+    """What each policy costs on one workload, in GPU-hours per GPU-hour of the cluster."""
+    start, costs = prepare(scenario, scenario.draw(seed), sample=False), []
+    for policy in policies:
+        sim = Sim(*(array.copy() for array in start))
+        play(policy, sim)
+        c = sim.clock[0]
+        cost = (c["waiting"] + c["slowdown"] + c["lost"]) / ((c["horizon"] - c["measure_from"]) * c["capacity"])
+        costs.append(float(cost))
+    return costs
 
 
 def make_course(name: str, workloads: int, split: str, seed: int) -> Course:
     """Par is what the baseline pays for the first workloads of the split, `VALIDATION` times those of a generation."""
     scenario = split_scenario(evaluation_scenario(name), split)
     baseline = find_policy(baseline_name(name))
-    costs = [cost_of(baseline, scenario, each) for each in split_seeds(seed, split, VALIDATION * workloads)]
+    costs = [costs_on([baseline], scenario, each) for each in split_seeds(seed, split, VALIDATION * workloads)]
     return Course(scenario, workloads, float(np.mean(costs)))
 
 
@@ -111,22 +117,17 @@ class Judge:
 
     def __call__(self, policies: Sequence[Policy], generation: int, times: int = 1) -> Vector:
         """(len(policies),) on the workloads of a generation, `times` as many as usual."""
-        entropy, key = self._root.entropy, self._root.spawn_key
-        tasks, shares = [], []
-        for course in self.courses:
-            count = times * course.workloads
-            seeds = [np.random.SeedSequence(entropy, spawn_key=(*key, generation * count + k)) for k in range(count)]
-            tasks += [(policy, course.scenario, seed) for policy in policies for seed in seeds]
-            shares += [1 / (course.par * count * len(self.courses))] * (len(policies) * count)
+        totals = np.zeros(len(policies))
         with ThreadPoolExecutor(self.threads) as pool:  # kernels run without Python's lock
-            costs = list(pool.map(lambda task: cost_of(*task), tasks))
-        totals, at = np.zeros(len(policies)), 0
-        for course in self.courses:
-            size = len(policies) * times * course.workloads
-            block = np.array(costs[at : at + size]) * np.array(shares[at : at + size])
-            totals += block.reshape(len(policies), -1).sum(axis=1)
-            at += size
-        return totals
+            for course in self.courses:
+                count = times * course.workloads
+                seeds = [self._seed(generation * count + k) for k in range(count)]
+                costs = list(pool.map(partial(costs_on, policies, course.scenario), seeds))
+                totals += np.mean(costs, axis=0) / course.par
+        return totals / len(self.courses)
+
+    def _seed(self, workload: int) -> np.random.SeedSequence:
+        return np.random.SeedSequence(self._root.entropy, spawn_key=(*self._root.spawn_key, workload))
 
 
 @dataclass
@@ -149,7 +150,7 @@ def first_arrays(init: str) -> Arrays:
 
 
 def begin(arguments: argparse.Namespace, size: int) -> Progress:
-    import cma
+    from cma.evolution_strategy import CMAEvolutionStrategy
 
     state = arguments.out / STATE
     if arguments.resume:
@@ -159,7 +160,7 @@ def begin(arguments: argparse.Namespace, size: int) -> Progress:
         np.random.set_state(progress.generator)  # noqa: NPY002
         return progress
     options = {"seed": arguments.seed + 1, "popsize": arguments.population, "CMA_diagonal": True, "verbose": -9}
-    strategy = cma.CMAEvolutionStrategy(np.zeros(size), arguments.sigma, options)
+    strategy = CMAEvolutionStrategy(np.zeros(size), arguments.sigma, options)
     return Progress(strategy, np.zeros(size), np.inf, [], None)
 
 
@@ -196,18 +197,27 @@ def evolve(arguments: argparse.Namespace) -> Progress:
 
 def save(arguments: argparse.Namespace, scorer: Scorer, progress: Progress) -> None:
     """The best policy so far, and the state to go on from."""
+    names = [name for name, _ in arguments.scenarios]
     manifest = {
-        "licence": LICENCE,
-        "training": {
-            "method": "CMA-ES on the linear prior",
-            "command": "python -m agents.evolve " + shlex.join(arguments.given),
-            "versions": versions(),
-            "generations": len(progress.history),
-            "validation_cost_of_baselines": progress.best_score,
+        "scenario": names[0],
+        "config": {
+            "scenarios": names,
+            "seed": arguments.seed,
+            "init": arguments.init,
+            "evolution": {
+                "method": "CMA-ES on the linear prior (python -m agents.evolve)",
+                "generations": len(progress.history),
+                "population": arguments.population,
+                "first_sigma": arguments.sigma,
+                "workloads_of_a_generation": sum(count for _, count in arguments.scenarios),
+                "validation_cost_relative_to_baselines": round(progress.best_score, 4),
+            },
         },
+        "command": "python -m agents.evolve " + shlex.join(arguments.given),
+        "versions": versions(),
     }
     progress.generator = np.random.get_state()  # noqa: NPY002
-    save_policy(arguments.out / "policy.npz", scorer.arrays(progress.best), manifest)
+    save_policy(arguments.out / "policy.npz", scorer.arrays(progress.best), {"licence": LICENCE, **manifest})
     with written_whole(arguments.out / STATE) as part:
         part.write_bytes(pickle.dumps(progress))
     write_json(arguments.out / "evolution.json", progress.history)

@@ -1,6 +1,6 @@
 """Make every table and picture of the README from nothing.
 
-    python -m agents.reproduce            run what is missing, then rewrite README.md and .readme/
+    python -m agents.reproduce            run what is missing, then rewrite README.md and the pages in .readme/
     python -m agents.reproduce --check    the same, but say what differs instead of writing (pictures are left alone)
 
 What is made is listed in configs/reproduce.yaml. Steps that are done are not run again: evaluations and trainings go on
@@ -32,13 +32,14 @@ from nvlenv.workload.mix import Model
 
 PLAN = CONFIG_ROOTS[0] / "reproduce.yaml"
 FOLDER = Path("checkpoints") / "reproduce"
+MAIN = {"agents.study": "agents.study.__main__"}  # where a package keeps its command line
 MARK = r"(<!-- table {name} -->\n).*?(<!-- end -->)"
 
 
 class Step(Model):
     """A command whose results tables and pictures are made from."""
 
-    run: Literal["agents.evaluate", "agents.train"]
+    run: Literal["agents.evaluate", "agents.train", "agents.study"]
     arguments: tuple[str, ...] = ()
 
 
@@ -89,29 +90,39 @@ def run_step(name: str, step: Step, folder: Path, workers: int) -> Path:
     arguments = [*step.arguments, "--out", str(out)]
     if step.run == "agents.evaluate":
         arguments += ["--workers", str(workers)]
-    elif (out / "metrics.json").is_file():
+    elif (out / "metrics.json").is_file() or (out / "study.html").is_file():
         return out
     elif (out / "model.zip").is_file():
         arguments = ["--resume", str(out)]
     print(f"{name}: python -m {step.run} {' '.join(arguments)}", flush=True)
-    if importlib.import_module(step.run).main(arguments) != 0:
+    if importlib.import_module(MAIN.get(step.run, step.run)).main(arguments) != 0:
         raise InputError("reproduce", name, "a step that failed or was interrupted", "the same command again")
     return out
 
 
-def with_tables(readme: str, plan: Plan, folder: Path) -> str:
-    """The README with every table between its markers made anew. Raises `InputError` for a marker that is missing."""
+def read_pages(root: Path) -> dict[Path, str]:
+    """README.md and the pages beside its pictures."""
+    readme = root / "README.md"
+    if not readme.is_file():
+        raise InputError("--root", "", str(root), "a folder with README.md in it")
+    return {page: page.read_text("utf-8") for page in (readme, *sorted((root / ".readme").glob("*.md")))}
+
+
+def with_tables(pages: dict[Path, str], plan: Plan, folder: Path) -> dict[Path, str]:
+    """The pages with every table between its markers made anew. Raises `InputError` for a marker that is nowhere."""
+    pages = dict(pages)
     for name, source in plan.tables.items():
         pattern = re.compile(MARK.format(name=re.escape(name)), re.DOTALL)
-        if not pattern.search(readme):
+        page = next((page for page, text in pages.items() if pattern.search(text)), None)
+        if page is None:
             raise InputError("README.md", name, "no such marker", f"<!-- table {name} --> and <!-- end -->")
         results = read_results(folder / source.step)
         label = source.label or results["labels"][0]
         if label not in results["sets"]:
             raise InputError("reproduce", f"tables.{name}.label", repr(label), f"one of {results['labels']}")
-        text = markdown(results["sets"][label]["summary"], source.columns)
-        readme = pattern.sub(lambda match, text=text: f"{match[1]}{text}\n{match[2]}", readme)  # type: ignore[misc]
-    return readme
+        table = markdown(results["sets"][label]["summary"], source.columns)
+        pages[page] = pattern.sub(lambda match, text=table: f"{match[1]}{text}\n{match[2]}", pages[page])  # type: ignore[misc]
+    return pages
 
 
 def draw(plan: Plan, folder: Path, root: Path) -> Iterator[Path]:
@@ -147,19 +158,18 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    plan, readme = read_plan(arguments.plan), arguments.root / "README.md"
-    if not readme.is_file():
-        raise InputError("--root", "", str(arguments.root), "a folder with README.md in it")
+    plan, old = read_plan(arguments.plan), read_pages(arguments.root)
     for name, step in plan.steps.items():
         run_step(name, step, arguments.folder, arguments.workers)
-    old = readme.read_text("utf-8")
     new = with_tables(old, plan, arguments.folder)
     if arguments.check:
-        sys.stdout.writelines(
-            difflib.unified_diff(old.splitlines(True), new.splitlines(True), "README.md", "as made now")
-        )
+        for page, text in old.items():
+            lines, made = text.splitlines(True), new[page].splitlines(True)
+            sys.stdout.writelines(difflib.unified_diff(lines, made, str(page), "as made now"))
         return 0 if old == new else 1
-    write_text(readme, new)
+    for page, text in new.items():
+        if text != old[page]:
+            write_text(page, text)
     for picture in draw(plan, arguments.folder, arguments.root):
         print(picture)
     return 0

@@ -2,14 +2,14 @@
 
     python -m agents.scaling
 
-A rollout of W workers takes the time that one of them plays its share, then the learner joins all of it and updates:
+A rollout of D decisions, learned from in M minibatches (all epochs together), takes W workers
 
-    seconds per decision = play / W + join + learn
+    D (play + learn) / W  +  M (trip + step + W answer)    seconds:
 
-`play` is spread over workers; `join` (receiving rollouts and laying them side by side) and `learn` are not, so a run
-never goes faster than 1 / (join + learn). Many runs side by side have no such limit: seeds, tuning trials, evaluation.
-`play` is measured with all simulators in one worker. With fewer of them a decision is dearer, because a step of the
-network costs about as much for 8 as for 64; so give a run with workers more simulators, and fewer steps of each.
+playing and gradients are spread; for each minibatch the learner sends weights and hears from workers (`trip`), takes
+in each answer (`answer`) and steps the optimizer (`step`). Larger minibatches have fewer trips. `play` and `learn` are
+measured with all simulators in one worker; with few of them a decision is dearer, so that many workers want more
+simulators and fewer steps of each.
 """
 
 from __future__ import annotations
@@ -20,89 +20,103 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
 from agents.config import TrainConfig
-from agents.distributed import ARRAYS, DistributedPPO, RemoteEnvs, Rollout, RolloutWorker, Weights
+from agents.distributed import DistributedPPO, RemoteEnvs, parts_of
 from agents.train import make_env, make_model
+from agents.worker import Arrays, Gradient, Played, Worker
 from nvlenv.config import config_names, find_config, load_config
 from nvlenv.errors import InputError
 
 CORES = (1, 2, 10, 100, 1000)
+TRIPS = 50
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Constants:
-    """Seconds of one core, and bytes sent, per decision."""
+    """Seconds of one core."""
 
-    play: float
-    join: float
-    learn: float
-    bytes: float
+    play: float  # per decision
+    learn: float  # per decision, all epochs
+    step: float  # per minibatch
+    answer: float  # per minibatch and worker
+    trip: float = 0.0  # per minibatch, by the clock
 
-    def rate(self, workers: int) -> float:
+    def rate(self, workers: int, decisions: int, minibatches: int) -> float:
         """Decisions per second of one run; 0 workers: in one process, where nothing is sent."""
-        return 1 / (self.play / max(workers, 1) + (self.join if workers else 0.0) + self.learn)
+        spread = decisions * (self.play + self.learn) / max(1, workers)
+        exchange = self.trip + workers * self.answer if workers else 0.0
+        return decisions / (spread + minibatches * (self.step + exchange))
 
 
-class _Here(RemoteEnvs):
-    """One worker in this process, whose rollouts are pickled as Ray pickles them."""
+class _Timed(RemoteEnvs):
+    """One worker in this process, whose answers are pickled as they would be on their way."""
 
     def __init__(self, config: TrainConfig) -> None:
         env = make_env(config)
         super(RemoteEnvs, self).__init__(config.envs, env.observation_space, env.action_space)
-        self.worker, self.play, self.bytes = RolloutWorker(config, 0, config.envs), 0.0, 0
+        self.parts = parts_of(config)
+        self.worker = Worker(config, 0, config.envs, self.parts)
+        self.spent = dict.fromkeys(("play", "learn", "answer"), 0.0)
 
-    def collect(self, weights: Weights, done_steps: int) -> list[Rollout]:
+    def play(self, weights: Arrays, done_steps: int) -> list[Played]:
+        return [self._timed("play", lambda: self.worker.play(weights, done_steps))]
+
+    def gradients(self, weights: Arrays, part: int) -> list[Gradient]:
+        answer = pickle.dumps(self._timed("learn", lambda: self.worker.gradient(weights, part)), protocol=5)
+        gradient: Gradient | None = self._timed("answer", lambda: pickle.loads(answer))
+        return [] if gradient is None else [gradient]
+
+    def _timed(self, name: str, call: Callable[[], Result]) -> Result:
         begin = time.process_time()
-        rollout = self.worker.collect(weights, done_steps)
-        self.play += time.process_time() - begin
-        sent: list[pickle.PickleBuffer] = []
-        head = pickle.dumps(rollout, protocol=5, buffer_callback=sent.append)
-        self.bytes += len(head) + sum(buffer.raw().nbytes for buffer in sent)
-        return [pickle.loads(head, buffers=[bytes(buffer.raw()) for buffer in sent])]
+        result = call()
+        self.spent[name] += time.process_time() - begin
+        return result
 
 
 def measure(config: TrainConfig, rollouts: int) -> Constants:
-    """Play and learn so many rollouts in this process, after one to warm up. Measured is the time of the CPU."""
-    env = _Here(config)
+    """Play and learn from so many rollouts in this process, after one to warm up. Measured is the time of the CPU."""
+    env = _Timed(config)
     model = make_model(config, env, DistributedPPO)
-    steps = config.envs * config.ppo.n_steps
-    model.learn(steps)
-    env.play, env.bytes = 0.0, 0
-    learn = _timed(model, "train")
+    decisions = config.envs * config.ppo.n_steps
+    model.learn(decisions)
+    env.spent = dict.fromkeys(env.spent, 0.0)
     begin = time.process_time()
-    model.learn(rollouts * steps, reset_num_timesteps=False)
-    total = time.process_time() - begin
-    done = rollouts * steps
-    return Constants(env.play / done, (total - env.play - learn()) / done, learn() / done, env.bytes / done)
+    model.learn(rollouts * decisions, reset_num_timesteps=False)
+    rest = time.process_time() - begin - sum(env.spent.values())
+    done, minibatches = rollouts * decisions, rollouts * env.parts * config.ppo.n_epochs
+    spent = env.spent
+    return Constants(spent["play"] / done, spent["learn"] / done, rest / minibatches, spent["answer"] / minibatches)
 
 
-def _timed(owner: object, name: str) -> Callable[[], float]:
-    """Replace a method by one that is timed; the result says how long it took so far."""
-    method, spent = getattr(owner, name), [0.0]
+def round_trip(config: TrainConfig) -> float:
+    """Seconds from sending weights to a worker's answer, by the clock, where the worker has nothing to work out."""
+    env = RemoteEnvs(config, 1)
+    weights = make_model(config, env, DistributedPPO).weights()  # type: ignore[attr-defined]
+    env.gradients(weights, 0)
+    begin = time.perf_counter()
+    for _ in range(TRIPS):
+        env.gradients(weights, 0)
+    env.close()
+    return (time.perf_counter() - begin) / TRIPS
 
-    def timed() -> None:
-        begin = time.process_time()
-        method()
-        spent[0] += time.process_time() - begin
 
-    setattr(owner, name, timed)
-    return lambda: spent[0]
-
-
-def plan(constants: Constants, envs: int) -> Table:
+def plan(constants: Constants, config: TrainConfig) -> Table:
     """Decisions per second of one run on all the cores, and of one run on every core."""
     table = Table(title="what so many cores would give, in decisions per second")
-    for head in ("cores", "workers", "one run", "against one core", "a run per core"):
+    for head in ("cores", "one run on all", "against one core", "a run per core"):
         table.add_column(head, justify="right")
-    alone = constants.rate(0)
+    sizes = config.envs * config.ppo.n_steps, parts_of(config) * config.ppo.n_epochs
+    alone = constants.rate(0, *sizes)
     for cores in CORES:
-        workers = 0 if cores == 1 else min(cores, envs)  # the learner sleeps while they play
-        rate = constants.rate(workers)
-        table.add_row(str(cores), str(workers), f"{rate:,.0f}", f"{rate / alone:.2f}x", f"{cores * alone:,.0f}")
+        rate = alone if cores == 1 else constants.rate(cores, *sizes)  # the learner sleeps while they work
+        table.add_row(f"{cores:,}", f"{rate:,.0f}", f"{rate / alone:.1f}x", f"{cores * alone:,.0f}")
     return table
 
 
@@ -118,14 +132,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.rollouts < 1:
             raise InputError("--rollouts", "", arguments.rollouts, "at least 1")
         config = load_config(TrainConfig, find_config("train", arguments.config), arguments.overrides)
-        constants = measure(config, arguments.rollouts)
+        measured = measure(config, arguments.rollouts)
+        constants = Constants(measured.play, measured.learn, measured.step, measured.answer, round_trip(config))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    for name in ("play", "join", "learn"):
-        print(f"{name:6s}{1e6 * getattr(constants, name):8.1f} us of one core per decision")
-    print(f"sent  {constants.bytes:8.0f} bytes per decision, {len(ARRAYS)} arrays and the observation")
-    Console().print(plan(constants, config.envs))
+    for name, value in vars(constants).items():
+        print(f"{name:6s} {1e6 * value:8.1f} us per {'decision' if name in ('play', 'learn') else 'minibatch'}")
+    Console().print(plan(constants, config))
     return 0
 
 

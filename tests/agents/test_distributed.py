@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from sb3_contrib import MaskablePPO
+from sb3_contrib.common.maskable.buffers import MaskableDictRolloutBuffer
 
-from agents import distributed
 from agents import train as training
 from agents.config import TrainConfig
-from agents.distributed import DistributedPPO, RemoteEnvs, Rollout, RolloutWorker
+from agents.distributed import DistributedPPO, RemoteEnvs, parts_of
 from agents.policy import network_of
 from agents.train import make_env, make_model
+from agents.worker import Arrays, Gradient, Played, Worker, minibatch_gradient
 from nvlenv.errors import InputError
 from tests.agents.test_train import SMALL, TINY
 
@@ -27,7 +28,7 @@ CONFIG = TrainConfig(
 )  # fmt: skip
 
 
-def weights_of(model: MaskablePPO) -> distributed.Weights:
+def weights_of(model: MaskablePPO) -> Arrays:
     return {name: tensor.detach().numpy() for name, tensor in network_of(model).state_dict().items()}
 
 
@@ -42,10 +43,15 @@ class LocalEnvs(RemoteEnvs):
     def __init__(self, config: TrainConfig, workers: int) -> None:
         one = make_env(config)
         super(RemoteEnvs, self).__init__(config.envs, one.observation_space, one.action_space)
-        self.workers = [RolloutWorker(config, rank, config.envs // workers) for rank in range(workers)]
+        self.parts = parts_of(config)
+        self.workers = [Worker(config, rank, config.envs // workers, self.parts) for rank in range(workers)]
 
-    def collect(self, weights: distributed.Weights, done_steps: int) -> list[Rollout]:
-        return [worker.collect(weights, done_steps) for worker in self.workers]
+    def play(self, weights: Arrays, done_steps: int) -> list[Played]:
+        return [worker.play(weights, done_steps) for worker in self.workers]
+
+    def gradients(self, weights: Arrays, part: int) -> list[Gradient]:
+        answers = [worker.gradient(weights, part) for worker in self.workers]
+        return [answer for answer in answers if answer is not None]
 
     def close(self) -> None:
         self.workers = []
@@ -54,52 +60,56 @@ class LocalEnvs(RemoteEnvs):
 # --- Without Ray ------------------------------------------------------------------------------------------------------
 
 
-def test_a_rollout_is_what_sb3_collects(model: MaskablePPO) -> None:
-    rollout = RolloutWorker(CONFIG, 0, 3).collect(weights_of(model), 0)
-
-    assert rollout.observations["racks"].shape[:2] == (32, 3)
-    assert all(rollout.arrays[name].shape[:2] == (32, 3) for name in distributed.ARRAYS)
-    actions, masks = rollout.arrays["actions"].astype(int), rollout.arrays["action_masks"]
-    assert np.take_along_axis(masks, actions, axis=2).all()
-    returns = rollout.arrays["advantages"] + rollout.arrays["values"]
-    assert rollout.arrays["returns"] == pytest.approx(returns, abs=1e-5)
-    assert len(rollout.infos) == 32 and len(rollout.infos[0]) == 3
+def rollout_of(worker: Worker) -> MaskableDictRolloutBuffer:
+    assert worker.model is not None and isinstance(worker.model.rollout_buffer, MaskableDictRolloutBuffer)
+    return worker.model.rollout_buffer
 
 
 def test_a_worker_plays_with_the_weights_it_is_given(model: MaskablePPO) -> None:
-    worker, weights = RolloutWorker(CONFIG, 0, 3), weights_of(model)
-    worker.collect(weights, 0)
+    worker, weights = Worker(CONFIG, 0, 3, 2), weights_of(model)
+    worker.play(weights, 0)
     changed = {name: array + 0.25 for name, array in weights.items()}
 
-    worker.collect(changed, 96)
+    played = worker.play(changed, 96)
 
     assert worker.model is not None
     state = network_of(worker.model).state_dict()
     assert all(np.array_equal(state[name].numpy(), changed[name]) for name in changed)
+    assert len(played.infos) == 32 and len(played.infos[0]) == 3
 
 
 def test_no_two_workers_and_no_second_life_see_the_same_workloads(model: MaskablePPO) -> None:
-    weights = weights_of(model)
-    first, second = (RolloutWorker(CONFIG, rank, 3).collect(weights, 0) for rank in (0, 1))
-    again, reborn = (RolloutWorker(CONFIG, 0, 3).collect(weights, done) for done in (0, 4096))
+    lives = [(0, 0), (1, 0), (0, 4096), (0, 0)]
+    seen = []
+    for rank, done_steps in lives:
+        worker = Worker(CONFIG, rank, 3, 2)
+        assert worker.play(weights_of(model), done_steps).begun_at == done_steps
+        seen.append(rollout_of(worker).observations["job"])
 
-    seen = [rollout.observations["job"] for rollout in (first, second, reborn)]
-    assert np.array_equal(first.observations["job"], again.observations["job"])
+    assert np.array_equal(seen[0], seen[3])
     assert not any(np.array_equal(seen[a], seen[b]) for a, b in ((0, 1), (0, 2), (1, 2)))
-    assert (first.begun_at, reborn.begun_at) == (0, 4096)
 
 
-def test_the_learner_joins_rollouts_side_by_side_and_learns_from_all_of_them() -> None:
+def test_each_decision_is_learned_from_once_an_epoch(model: MaskablePPO) -> None:
+    worker, weights = Worker(CONFIG, 0, 3, 5), weights_of(model)
+    worker.play(weights, 0)
+
+    for _ in range(2):
+        gradients = [worker.gradient(weights, part) for part in range(5)]
+        assert sum(gradient.decisions for gradient in gradients if gradient is not None) == 32 * 3
+
+
+def test_a_worker_that_lost_its_rollout_has_no_gradient_and_the_others_go_on(model: MaskablePPO) -> None:
     envs = LocalEnvs(CONFIG, 2)
-    model = make_model(CONFIG, envs, DistributedPPO)
-    before = weights_of(model)["mid.weight"].copy()
+    learner = make_model(CONFIG, envs, DistributedPPO)
+    learner.learn(32 * 6)
+    before = weights_of(learner)["mid.weight"].copy()
+    envs.workers[1] = Worker(CONFIG, 1, 3, envs.parts)  # as Ray starts it again
 
-    model.learn(2 * 32 * 6)
+    assert envs.workers[1].gradient(weights_of(model), 0) is None
+    learner.train()
 
-    buffer = model.rollout_buffer
-    assert model.num_timesteps == 2 * 32 * 6
-    assert buffer.full and buffer.actions.size == 32 * 6
-    assert not np.array_equal(weights_of(model)["mid.weight"], before)
+    assert not np.array_equal(weights_of(learner)["mid.weight"], before)
 
 
 def test_a_run_with_one_worker_is_the_run_without_workers_bit_for_bit() -> None:
@@ -108,13 +118,33 @@ def test_a_run_with_one_worker_is_the_run_without_workers_bit_for_bit() -> None:
     alone = make_model(CONFIG, make_env(CONFIG)).learn(steps)  # after the other: it seeds this process's generators
 
     trained = weights_of(alone)
+    assert one.num_timesteps == alone.num_timesteps == steps
     assert all(np.array_equal(weights, trained[name]) for name, weights in weights_of(one).items())
     assert not np.array_equal(trained["mid.weight"], weights_of(make_model(CONFIG, make_env(CONFIG)))["mid.weight"])
 
 
+def test_the_mean_of_the_workers_gradients_is_that_of_all_their_decisions(model: MaskablePPO) -> None:
+    weights = weights_of(model)
+    worker = Worker(CONFIG, 0, 3, 1)
+    worker.play(weights, 0)
+    buffer = rollout_of(worker)
+    buffer.advantages[:] = np.where(np.arange(96).reshape(32, 3) % 2, 1.0, -1.0)  # the same mean and spread in any half
+    whole = worker.gradient(weights, 0)
+    assert whole is not None
+
+    halves = []
+    for first in (0, 48):  # flattened by the first pass
+        batch = buffer._get_samples(np.arange(first, first + 48))
+        assert worker.model is not None
+        halves.append(minibatch_gradient(worker.model, batch))
+
+    for name, array in whole.arrays.items():
+        assert (halves[0].arrays[name] + halves[1].arrays[name]) / 2 == pytest.approx(array, rel=2e-2, abs=2e-4)
+
+
 def test_a_finished_episode_reaches_the_callbacks(model: MaskablePPO) -> None:
-    worker, weights = RolloutWorker(CONFIG, 0, 2), weights_of(model)
-    infos = [info for k in range(12) for step in worker.collect(weights, k).infos for info in step if info]
+    worker, weights = Worker(CONFIG, 0, 2, 1), weights_of(model)
+    infos = [info for k in range(12) for step in worker.play(weights, k).infos for info in step if info]
 
     assert {"episode", "totals", "clock"} <= set(infos[0]) and "terminal_observation" not in infos[0]
 
@@ -163,23 +193,23 @@ def test_a_run_survives_the_loss_of_a_machine_and_can_be_resumed_alone(
     two_nodes: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, second = two_nodes
-    rollouts: list[list[Rollout]] = []
-    original = RemoteEnvs.collect
+    rollouts: list[list[Played]] = []
+    original = RemoteEnvs.play
 
-    def collect(self: RemoteEnvs, weights: distributed.Weights, done_steps: int) -> list[Rollout]:
+    def play(self: RemoteEnvs, weights: Arrays, done_steps: int) -> list[Played]:
         if len(rollouts) == 2:
             Thread(target=cluster.remove_node, args=(second,), kwargs={"allow_graceful": False}).start()
         rollouts.append(original(self, weights, done_steps))
         return rollouts[-1]
 
-    monkeypatch.setattr(RemoteEnvs, "collect", collect)
+    monkeypatch.setattr(RemoteEnvs, "play", play)
     run = tmp_path / "run"
 
     assert training.main([*RUN, "--out", str(run)]) == 0
 
-    steps = [rollout.observations["racks"].shape[:2] for played in rollouts for rollout in played]
-    assert len(rollouts) == 4 and set(steps) == {(64, 4)}  # every rollout is whole, and none is played twice
-    begun = [tuple(rollout.begun_at for rollout in played) for played in rollouts]
+    assert len(rollouts) == 4  # none was played twice
+    assert all(len(played.infos) == 64 and len(played.infos[0]) == 4 for both in rollouts for played in both)
+    begun = [tuple(played.begun_at for played in both) for both in rollouts]
     assert begun[:2] == [(0, 0), (0, 0)]
     assert sorted(begun[3])[0] == 0 < sorted(begun[3])[1]  # one of the two began anew, the other went on
     assert json.loads((run / "state.json").read_text())["steps"] == 2048

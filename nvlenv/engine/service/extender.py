@@ -110,6 +110,9 @@ def _node_names(args: Field) -> list[str]:
         return [_name(item) for item in _items(nodes)]
     if not names.present:
         raise names.error("NodeNames, or Nodes")
+    listed = names.value
+    if isinstance(listed, list) and all(isinstance(name, str) and name and name.isprintable() for name in listed):
+        return listed  # thousands of them, with every pod
     return [name.text() for name in names]
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -213,6 +214,10 @@ class Server(ThreadingHTTPServer):
     def __init__(self, api: ApiServer) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.api = api
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError):  # a client that ends in the midst of a watch
+            super().handle_error(request, client_address)
 
 
 @contextmanager

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -203,3 +207,26 @@ def test_a_disruption_budget_is_respected(api: ApiServer, caplog: pytest.LogCapt
         until(api, all_let_go("high"))
 
     assert "deletionTimestamp" not in api.pods()["low"]["metadata"]
+
+
+def test_the_command_runs_until_it_is_told_to_stop(api: ApiServer, tmp_path: Path) -> None:
+    entry = {"name": "here"}
+    kubeconfig = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "clusters": [entry | {"cluster": {"server": api.url}}],
+        "contexts": [entry | {"context": {"cluster": "here", "user": "here"}}],
+        "users": [entry | {"user": {}}],
+    }
+    (tmp_path / "config").write_text(json.dumps(kubeconfig))
+    command = [sys.executable, "-m", "nvlenv.engine", "gate", "--kubeconfig", str(tmp_path / "config")]
+
+    with subprocess.Popen([*command, "--policy", "best-fit"]) as process:
+        try:
+            api.put("Pod", pod("tune"))
+            until(api, all_let_go("tune"))
+        finally:
+            process.terminate()
+
+    assert process.returncode == 0

@@ -1,0 +1,90 @@
+"""The batched and the single environment with observations and masks, beside SB3's ways to step many of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
+
+from nvlenv.batch import Batch
+from nvlenv.env import NVL72Env
+from nvlenv.vector import NVL72VecEnv
+from tests.benchmarks.figures import Figure, typical
+from tests.benchmarks.work import any_legal
+
+pytestmark = [pytest.mark.slow, pytest.mark.benchmark(timer=time.process_time)]
+SCENARIO, SIMULATORS, STEPS = "lab-16", 64, 2000
+PROCESSES, RIVAL_STEPS = 4, 400
+
+
+def test_batch(benchmark: Any, figures: list[Figure]) -> None:
+    batch = Batch(NVL72Env(SCENARIO).scenario, SIMULATORS, np.random.SeedSequence(1), stagger=True)
+    rng = np.random.default_rng(1)
+
+    def act() -> tuple[tuple[Any, ...], dict[str, Any]]:
+        for i in np.flatnonzero(batch.done):
+            batch.reset(i)
+        return (any_legal(batch.mask, rng),), {}
+
+    benchmark.pedantic(batch.step, setup=act, rounds=STEPS, warmup_rounds=100)
+
+    rate = SIMULATORS / typical(benchmark)
+    figures.append(Figure(f"batch of {SIMULATORS}, 16 racks", rate, "decisions/s", 250_000))
+
+
+def test_single(benchmark: Any, figures: list[Figure]) -> None:
+    env, rng = NVL72Env(SCENARIO), np.random.default_rng(1)
+    _, info = env.reset(seed=1)
+    last = [False, info]
+
+    def act() -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if last[0]:
+            last[1] = env.reset()[1]
+        return (int(any_legal(last[1]["action_mask"][None], rng)[0]),), {}
+
+    def step(action: int) -> None:
+        _, _, _, last[0], last[1] = env.step(action)
+
+    benchmark.pedantic(step, setup=act, rounds=20_000, warmup_rounds=500)
+
+    figures.append(Figure("single Gymnasium env, 16 racks", 1 / typical(benchmark), "decisions/s", 50_000))
+
+
+def make_env() -> NVL72Env:
+    return NVL72Env(SCENARIO)
+
+
+def cpu_of(processes: list[psutil.Process]) -> float:
+    return time.process_time() + sum(sum(process.cpu_times()[:2]) for process in processes)
+
+
+def rate_of(env: VecEnv, steps: int) -> float:
+    """Decisions per CPU second of all processes."""
+    rng, processes = np.random.default_rng(1), [psutil.Process(p.pid) for p in getattr(env, "processes", [])]
+    env.reset()
+    for k in range(steps + 50):
+        if k == 50:
+            begin = cpu_of(processes)
+        env.step(any_legal(np.stack(env.env_method("action_masks")), rng))
+    return env.num_envs * steps / (cpu_of(processes) - begin)
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "make"),
+    [("DummyVecEnv", SIMULATORS, DummyVecEnv), ("SubprocVecEnv", PROCESSES, SubprocVecEnv)],
+)
+def test_beside_vectors_of_single_environments(
+    name: str, count: int, make: Callable[[list[Callable[[], NVL72Env]]], VecEnv], figures: list[Figure]
+) -> None:
+    ours, theirs = NVL72VecEnv(NVL72Env(SCENARIO).scenario, count), make([make_env] * count)
+    try:
+        rate, rival_rate = rate_of(ours, 5 * RIVAL_STEPS), rate_of(theirs, RIVAL_STEPS)
+    finally:
+        theirs.close()
+    title = f"NVL72VecEnv, {count} simulators, actions drawn too"
+    figures.append(Figure(title, rate, "decisions/s", rival=f"SB3 {name}", rival_value=rival_rate))

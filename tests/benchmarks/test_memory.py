@@ -1,0 +1,54 @@
+"""How much memory large simulations take: peak resident size of a fresh process."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.benchmarks.figures import Figure
+from tests.benchmarks.work import run_python
+
+pytestmark = pytest.mark.slow
+PEAK = """
+import resource
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+"""
+LARGE = (
+    PEAK
+    + """
+from nvlenv.loading import prepare
+from nvlenv.policies import heuristic
+from tests.benchmarks.work import RULE, lab
+scenario, episode = lab(1000, 1.0e5, "workload.jobs=1000000")
+sim = prepare(scenario, episode, sample=False)
+heuristic(RULE).play(sim)
+print(len(episode.workload), int((sim.jobs["finish"] < float("inf")).sum()), peak())
+"""
+)
+MANY = (
+    PEAK
+    + """
+import numpy as np
+from nvlenv.batch import Batch
+from nvlenv.scenario import load_scenario
+from tests.benchmarks.work import any_legal
+batch, rng = Batch(load_scenario("lab-16"), 256, np.random.SeedSequence(1)), np.random.default_rng(1)
+for _ in range(200):
+    batch.step(any_legal(batch.mask, rng))
+print(batch.n, int(batch.sim.clock["decisions"].min()), peak())
+"""
+)
+
+
+def test_a_large_simulation(figures: list[Figure]) -> None:
+    jobs, finished, peak = map(float, run_python(LARGE).split())
+    assert jobs == 1e6
+    assert finished > 0.99 * jobs
+    figures.append(Figure("memory, 1,000 racks and 1,000,000 jobs, played", peak, "MiB", 2000, "less"))
+
+
+def test_many_simulators(figures: list[Figure]) -> None:
+    simulators, decisions, peak = map(float, run_python(MANY).split())
+    assert simulators == 256
+    assert decisions > 0
+    figures.append(Figure("memory, 256 simulators of 16 racks", peak, "MiB", 500, "less"))
