@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import signal
 import sqlite3
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +19,7 @@ import agents
 import nvlenv
 from agents.cases import Case
 from agents.episodes import REFERENCES, TRUE_DURATIONS, Metrics, Played, find_policy, play_workload
+from agents.fanout import Mapper, fan_out
 from nvlenv.engine.policy_file import LearnedPolicy
 from nvlenv.errors import InputError
 from nvlenv.policies import baseline_name
@@ -87,8 +85,8 @@ class Store:
 class Stage:
     """Where cases are played: the store, the processes, and the progress bar."""
 
-    def __init__(self, store: Store | None = None, pool: ProcessPoolExecutor | None = None, quiet: bool = True) -> None:
-        self.store, self.pool, self.quiet = store, pool, quiet
+    def __init__(self, store: Store | None = None, mapped: Mapper = map, quiet: bool = True) -> None:
+        self.store, self.mapped, self.quiet = store, mapped, quiet
         self.episodes = 0  # played, not found in the store
 
     def play(self, case: Case, names: Sequence[str], seeds: Sequence[np.random.SeedSequence]) -> list[Played]:
@@ -123,29 +121,20 @@ class Stage:
     def _played(self, case: Case, tasks: list[tuple[np.random.SeedSequence, list[str]]]) -> Iterable[Played]:
         task = partial(_play, case=case)
         self.episodes += sum(len(names) for _, names in tasks)
-        results = map(task, tasks) if self.pool is None else self.pool.map(task, tasks)
-        return tqdm(results, case.label, len(tasks), disable=self.quiet or not tasks, file=sys.stderr)  # type: ignore[no-any-return]
+        return tqdm(self.mapped(task, tasks), case.label, len(tasks), disable=self.quiet or not tasks, file=sys.stderr)  # type: ignore[no-any-return]
 
 
 @contextmanager
-def stage(out: Path | None, workers: int, quiet: bool) -> Iterator[Stage]:
+def stage(out: Path | None, workers: int, quiet: bool, ray: bool = False) -> Iterator[Stage]:
     """A stage with a store in the folder `out` (None: nothing is kept), whose processes end with it."""
     store = Store(out / STORE) if out is not None else None
-    pool = None
-    if workers > 1:
-        pool = ProcessPoolExecutor(workers, mp_context=get_context("forkserver"), initializer=_leave_ctrl_c_to_parent)
     try:
-        yield Stage(store, pool, quiet)
+        with fan_out(workers, ray) as mapped:
+            yield Stage(store, mapped, quiet)
     finally:
-        if pool is not None:
-            pool.shutdown(cancel_futures=True)
         if store is not None:
             store.commit()
             store.database.close()
-
-
-def _leave_ctrl_c_to_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _play(task: tuple[np.random.SeedSequence, list[str]], case: Case) -> Played:

@@ -123,7 +123,8 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--split", choices=list(SPLITS), default="validation",
                      help="which workloads; test is for the last word only (default validation)")  # fmt: skip
     out.add_argument("--reference", help="the policy that differences are taken against (default: the first)")
-    out.add_argument("--workers", type=int, default=1, help="processes (default 1)")
+    out.add_argument("--workers", type=int, default=1, help="processes; 0: as many as cores (default 1)")
+    out.add_argument("--ray", action="store_true", help="processes on the Ray cluster that RAY_ADDRESS names")
     out.add_argument("--out", type=Path, help="folder for results.json, latency.json, figures and played episodes")
     out.add_argument("--release", nargs="?", const=RELEASE, type=Path, metavar="FOLDER",
                      help=f"check a released policy against its own record instead (default {RELEASE})")  # fmt: skip
@@ -175,16 +176,15 @@ def run(arguments: argparse.Namespace) -> None:
     if reference not in names:
         raise InputError("--reference", "", repr(arguments.reference), f"one of the policies {names}")
     episodes = EPISODES[arguments.split] if arguments.episodes is None else arguments.episodes
-    for option, value in (("--episodes", episodes), ("--workers", arguments.workers)):
-        if value < 1:
-            raise InputError(option, "", value, "at least 1")
+    if episodes < 1:
+        raise InputError("--episodes", "", episodes, "at least 1")
     told = BASELINE if BASELINE in names else reference
     names = list(dict.fromkeys([*names, told.removesuffix(TRUE_DURATIONS) + TRUE_DURATIONS]))
     cases = make_cases(arguments)
     policies = {name: fingerprint(resolve(name, cases[0])) for name in names}
     settings = {"split": arguments.split, "seed": arguments.seed, "episodes": episodes, "reference": reference}
     sets = {}
-    with stage(arguments.out, arguments.workers, arguments.quiet) as theatre:
+    with stage(arguments.out, arguments.workers, arguments.quiet, arguments.ray) as theatre:
         for case in cases:
             sets[case.label] = evaluate_case(case, names, settings, groups, theatre)
             Console(width=180).print(table(sets[case.label]["summary"], case.label))

@@ -238,7 +238,7 @@ def test_a_workload_without_heroes_has_no_hero_wait() -> None:
         (["--policies", "best-fit", "--set", "cluster.racks=0"], "racks"),
         (["--policies", "best-fit", "--reference", "first-fit"], "first-fit"),
         (["--policies", "best-fit", "--episodes", "0"], "--episodes"),
-        (["--policies", "best-fit", "--workers", "0"], "--workers"),
+        (["--policies", "best-fit", "--workers", "-1"], "--workers"),
         (["--policies", "best-fit", "--shifts", "load+30"], "load+30"),
         (["--policies", "best-fit", "--traces", "nowhere.csv"], "nowhere.csv"),
         (["--policies", "best-fit", "--scenarios", "lab-16", "lab-16"], "lab-16"),
