@@ -31,7 +31,7 @@ class PPOConfig(Model):
 
 
 class EvaluationConfig(Model):
-    """How a run is compared with heuristics, always on the validation split."""
+    """How a run is compared with heuristics, always on the validation split. `baseline`: the scenario's tuned one."""
 
     every_steps: Count = 200_000
     episodes: Count = 12  # workloads of each comparison during training
@@ -39,10 +39,11 @@ class EvaluationConfig(Model):
     baselines: Annotated[tuple[str, ...], Field(min_length=1)] = (
         "least-allocated",
         "best-fit",
-        "best-fit+open",
         "best-fit+easy+open",
+        "baseline",
+        "slurm-block+delay(hours=8)+easy(slices=1,patience=20)+drain+open",
     )
-    reference: str = "best-fit"  # differences are taken against this one
+    reference: str = "baseline"  # differences are taken against this one
 
 
 class TrainConfig(Model):

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from nvlenv.errors import InputError
 from nvlenv.observation import CLUSTER_FEATURES, JOB_FEATURES, N_CLUSTER, N_JOB, N_RACK, RACK_FEATURES, Feature
 
+Array = NDArray[np.float64]
 PLACE, OPEN, FILL, HOLD = 0, 1, 0, 1  # columns of the two heads
 
 # Logits of the prior: what it multiplies each feature with, and a constant for every action. Its favourite is what
@@ -118,10 +119,32 @@ def network_arrays(network: PlacementNetwork) -> dict[str, NDArray[np.float64]]:
 
 
 def load_arrays(network: PlacementNetwork, arrays: dict[str, NDArray[np.float64]], source: str) -> None:
-    """Set the actor to the arrays of a policy file, the critic stays. Raises `InputError` for another width."""
-    if arrays["in_bias"].size != network.hidden:
-        raise InputError(source, "hidden", arrays["in_bias"].size, f"{network.hidden}, as the run's `hidden` says")
-    state = network.state_dict()
+    """Set the actor to the arrays of a policy file, the critic stays.
+
+    A narrower file fills the first units; the others keep what they are but reach neither these nor any logit, so that
+    the function is the file's. Raises `InputError` for a wider one.
+    """
+    hidden = arrays["in_bias"].size
+    if hidden > network.hidden:
+        raise InputError(source, "hidden", hidden, f"at most {network.hidden}, as the run's `hidden` says")
+    state, own = network.state_dict(), network_arrays(network)
     for name, key in PARAMETERS.items():
-        state[key] = torch.from_numpy(arrays[name].T.copy()).float()
+        state[key] = torch.from_numpy(_embedded(arrays[name], own[name], hidden, network.hidden).T.copy()).float()
     network.load_state_dict(state)
+
+
+def _embedded(narrow: NDArray[np.float64], wide: NDArray[np.float64], hidden: int, room: int) -> NDArray[np.float64]:
+    """`narrow` inside `wide`, both inputs first, where every run of `hidden` entries has `room` entries."""
+    out = wide.copy()
+    places = [
+        _places(size, size != larger, hidden, room) for size, larger in zip(narrow.shape, wide.shape, strict=True)
+    ]
+    out[..., places[-1]] = 0.0  # from no unit but the file's
+    out[np.ix_(*places)] = narrow
+    return out
+
+
+def _places(size: int, units: bool, hidden: int, room: int) -> NDArray[np.int64]:
+    """Where the entries of an axis of the narrow network are in the wide one; units come in runs of `hidden`."""
+    at = np.arange(size)
+    return at // hidden * room + at % hidden if units else at

@@ -26,17 +26,21 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecEnv
 
 from agents.callbacks import ClusterCallback, EvaluationCallback, ProgressBar
+from agents.card import write_card
+from agents.cells import BASELINE
 from agents.config import TrainConfig
 from agents.episodes import find_policy, split_scenario
 from agents.evaluate import evaluate, evaluation_scenario, table, versions
 from agents.figures import draw_all
 from agents.network import load_arrays
 from agents.policy import PlacementPolicy, network_of
+from agents.release import read_results
 from nvlenv.config import config_names, find_config, load_config
 from nvlenv.engine.policy_file import read_policy_file
 from nvlenv.errors import InputError
 from nvlenv.files import write_json, write_text
 from nvlenv.kernel import is_compiled
+from nvlenv.policies import baseline_name
 from nvlenv.scenario import load_scenario
 from nvlenv.vector import NVL72VecEnv
 
@@ -127,7 +131,7 @@ def train(config: TrainConfig, run: Path, resume: bool = False, quiet: bool = Fa
 def report(config: TrainConfig, run: Path, quiet: bool = False) -> None:
     """The table and figures at the end of a run."""
     scenario = evaluation_scenario(config.scenarios[0], config.overrides)
-    names = [*config.evaluation.baselines, str(run)]
+    names = list(dict.fromkeys((*config.evaluation.baselines, config.evaluation.reference, str(run))))
     results, played = evaluate(
         scenario, names, config.evaluation.final_episodes, reference=config.evaluation.reference, quiet=quiet
     )
@@ -136,6 +140,7 @@ def report(config: TrainConfig, run: Path, quiet: bool = False) -> None:
     Console(width=160).print(table(results["summary"]))
     for picture in draw_all(played, names, run / "figures"):
         print(picture)
+    write_card(run / "policy.npz", read_results(run))
     print(f"policy: {run / 'policy.npz'}   charts: tensorboard --logdir {run / 'tensorboard'}")
 
 
@@ -175,8 +180,18 @@ def resolve(arguments: argparse.Namespace) -> TrainConfig:
         workload = f"workload={{kind: trace, path: {arguments.trace.resolve()}}}"
         name = arguments.trace.name.split(".")[0]
         config = config.model_copy(update={"overrides": (*config.overrides, workload, f"name={name}")})
+    config = with_baseline(config)
     check(config)
     return config
+
+
+def with_baseline(config: TrainConfig) -> TrainConfig:
+    """The config with the tuned heuristic of its first scenario wherever it says `baseline`."""
+    tuned = baseline_name(load_scenario(config.scenarios[0], config.overrides).name)
+    names = tuple(tuned if name == BASELINE else name for name in config.evaluation.baselines)
+    reference = tuned if config.evaluation.reference == BASELINE else config.evaluation.reference
+    update = {"baselines": tuple(dict.fromkeys(names)), "reference": reference}
+    return config.model_copy(update={"evaluation": config.evaluation.model_copy(update=update)})
 
 
 def check(config: TrainConfig) -> None:

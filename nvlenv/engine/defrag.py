@@ -7,6 +7,7 @@ together, so that its slices stay whole; only movable jobs, whose pods do not ta
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ TRIED = 24  # racks whose moves are worked out in each round, the cheapest to cl
 TAKEN, FREE, CLEARABLE = 0, 1, 2  # states of nodes in the cover
 OPENER = "defrag"  # a job that would use the slice; everything else is below it
 
+Moved = dict[str, tuple[Pod, ...]]  # job -> its pods where the moves so far have left them; the book has the others
+
 
 def clearings(live: Live, book: Book, nodes: int, limit: int) -> tuple[Clearing, ...]:
     """At most `limit` clearings one after another. The arrays are changed; the caller has a copy."""
@@ -33,18 +36,19 @@ def clearings(live: Live, book: Book, nodes: int, limit: int) -> tuple[Clearing,
     size = live.node_size
     opener = live.add(OPENER, [Row(nodes * size, size, priority=2**30, queue=len(live.queues) - 1, estimate=1.0)])[0]
     found: list[Clearing] = []
+    moved: Moved = {}
     while len(found) < limit:
         options = []
         for rack, victims in _cheapest(live, book, opener, nodes)[:TRIED]:
             saved = live.save()
-            clearing = _clear(live, book, rack, victims, nodes)
+            clearing = _clear(live, book, rack, victims, nodes, dict(moved))
             live.restore(saved)
             if clearing is not None:
                 options.append((-clearing.slots_per_node, clearing.cost, rack, victims, clearing))
         if not options:
             break
         *_, rack, victims, best = min(options, key=lambda option: option[:3])
-        _clear(live, book, rack, victims, nodes)
+        _clear(live, book, rack, victims, nodes, moved)
         found.append(best)
     return tuple(found)
 
@@ -67,24 +71,28 @@ def _cheapest(live: Live, book: Book, opener: int, nodes: int) -> list[tuple[int
 
 
 def _states(live: Live, book: Book) -> NDArray[np.int64]:
-    """(M,) what the cover may do with each node: pinned work makes it TAKEN."""
+    """(M,) what the cover may do with each node: pinned work makes it TAKEN.
+
+    So does a job on an overcommitted node, of which the arrays hold less than it has.
+    """
     sim, size = live.sim, live.node_size
     pinned = np.ones(len(sim.jobs) + 1, np.bool_)
+    seated = np.bincount(sim.gpu_job[sim.gpu_job >= 0], minlength=len(sim.jobs))
     for name, rows in live.rows.items():
         held = book.jobs.get(name)
         pinned[rows] = held is None or not (held.job.movable or held.job.preemptible) or len(rows) > 1
+    pinned[:-1] |= seated != sim.jobs["gpus"]
     pinned[-1] = False  # GPUs without a job
     on_gpu = np.where(sim.gpu_job >= 0, sim.gpu_job, len(pinned) - 1).reshape(-1, size)
     good = (sim.nodes["blocked"] == 0) & (sim.nodes["gpus"] == size) & ~pinned[on_gpu].any(axis=1)
     return np.where(good, np.where(sim.nodes["free"] == size, FREE, CLEARABLE), TAKEN)
 
 
-def _clear(live: Live, book: Book, rack: int, victims: list[int], nodes: int) -> Clearing | None:
+def _clear(live: Live, book: Book, rack: int, victims: list[int], nodes: int, moved: Moved) -> Clearing | None:
     """Move these rows out of a rack; None if some of them has nowhere to go or nothing is gained."""
     before, moves = _slots(live, nodes), []
-    arrived: list[Pod] = []
     for row in victims:
-        move = _move(live, book, rack, row, nodes, arrived)
+        move = _move(live, book, rack, row, nodes, moved)
         if move is None:
             return None
         moves.append(move)
@@ -100,11 +108,13 @@ def _slots(live: Live, nodes: int) -> int:
     return int((live.sim.cap[: live.spec.racks, live.node_size] // nodes).sum())
 
 
-def _move(live: Live, book: Book, rack: int, row: int, nodes: int, arrived: list[Pod]) -> Move | None:
-    """Move what a row has in a rack, whole if it can be, and note which pods arrived where."""
+def _move(live: Live, book: Book, rack: int, row: int, nodes: int, moved: Moved) -> Move | None:
+    """Move what a row has in a rack, whole if it can be, and note where its pods are then."""
     held = book.jobs[live.name_of(row)]
     inside = {node: gpus for node, gpus in live.gpus_of(row).items() if live.spec.node_rack[node] == rack}
-    pods = [pod for pod in held.job.pods if pod.gpus and book.number(pod.node) in inside]
+    now = moved.get(held.job.id, held.job.pods)
+    going = [i for i, pod in enumerate(now) if pod.gpus and book.number(pod.node) in inside]
+    pods, arrived = [now[i] for i in going], _arrived(book, moved)
     places = _together(live, book, rack, pods, nodes, arrived)
     if places is None and held.job.movable:
         places = _spread(live, book, rack, pods, nodes, arrived)
@@ -112,9 +122,16 @@ def _move(live: Live, book: Book, rack: int, row: int, nodes: int, arrived: list
         return None
     cost = float(live.sim.jobs["gpus"][row]) * float(hours_lost(live.sim, row, not held.job.preemptible))
     _carry_out(live, book, row, pods, places)
-    arrived += [Pod(book.name(node), pod.gpus, pod.cpu, pod.memory) for pod, node in zip(pods, places, strict=True)]
+    to = {i: book.name(node) for i, node in zip(going, places, strict=True)}
+    moved[held.job.id] = tuple(replace(pod, node=to.get(i, pod.node)) for i, pod in enumerate(now))
     left = tuple(book.name(node) for node in inside)
     return Move(held.job.id, sum(inside.values()), left, _bindings(live, book, pods, places), cost)
+
+
+def _arrived(book: Book, moved: Moved) -> list[Pod]:
+    """Pods on nodes where the book does not have them."""
+    pairs = (pair for job, pods in moved.items() for pair in zip(pods, book.jobs[job].job.pods, strict=True))
+    return [pod for pod, before in pairs if pod.node != before.node]
 
 
 def _together(live: Live, book: Book, rack: int, pods: list[Pod], nodes: int, arrived: list[Pod]) -> list[int] | None:

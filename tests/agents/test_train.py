@@ -13,6 +13,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from agents import train as training
 from agents.config import TrainConfig
 from nvlenv.engine import load_policy
+from nvlenv.policies import baseline_name
 
 SMALL = [
     "cluster.racks=4",
@@ -24,6 +25,7 @@ TINY = [
     "steps=2048", "envs=8", "hidden=8", "ppo.n_steps=64", "ppo.batch_size=256", "ppo.n_epochs=2",
     f"overrides={SMALL}", "evaluation.every_steps=1024",
     "evaluation.episodes=2", "evaluation.final_episodes=2", "evaluation.baselines=[best-fit, best-fit+open]",
+    "evaluation.reference=best-fit",
 ]  # fmt: skip
 
 
@@ -38,6 +40,7 @@ def test_a_run_leaves_everything_in_its_folder(run: Path) -> None:
     names = {str(path.relative_to(run)) for path in run.rglob("*") if path.is_file()}
 
     assert {"config.yaml", "versions.json", "model.zip", "state.json", "policy.npz", "metrics.json"} <= names
+    assert "card.md" in names
     assert {"figures/decay.png", "figures/frontier.png", "figures/cost_terms.png"} <= names
     assert any(name.startswith("tensorboard/events") for name in names)
     assert not any(name.endswith(".part") for name in names)
@@ -48,6 +51,14 @@ def test_the_table_compares_the_policy_with_the_heuristics(run: Path) -> None:
 
     assert set(metrics["summary"]["policies"]) == {"best-fit", "best-fit+open", str(run)}
     assert metrics["summary"]["reference"] == "best-fit"
+
+
+def test_the_baseline_is_the_tuned_heuristic_of_the_first_scenario() -> None:
+    config = training.resolve(training.parser().parse_args(["scenarios=[hero-rush, lab-16]"]))
+
+    assert config.evaluation.reference == baseline_name("hero-rush") != baseline_name("lab-16")
+    assert baseline_name("hero-rush") in config.evaluation.baselines
+    assert "baseline" not in config.evaluation.baselines
 
 
 def test_tensorboard_has_sb3s_tags_and_the_clusters(run: Path) -> None:

@@ -15,7 +15,7 @@ from nvlenv.batch import Batch
 from nvlenv.env import NVL72Env
 from nvlenv.vector import NVL72VecEnv
 from tests.benchmarks.figures import Figure, typical
-from tests.benchmarks.work import any_legal
+from tests.benchmarks.work import any_legal, choices
 
 pytestmark = [pytest.mark.slow, pytest.mark.benchmark(timer=time.process_time)]
 SCENARIO, SIMULATORS, STEPS = "lab-16", 64, 2000
@@ -24,12 +24,11 @@ PROCESSES, RIVAL_STEPS = 4, 400
 
 def test_batch(benchmark: Any, figures: list[Figure]) -> None:
     batch = Batch(NVL72Env(SCENARIO).scenario, SIMULATORS, np.random.SeedSequence(1), stagger=True)
-    rng = np.random.default_rng(1)
 
     def act() -> tuple[tuple[Any, ...], dict[str, Any]]:
         for i in np.flatnonzero(batch.done):
             batch.reset(i)
-        return (any_legal(batch.mask, rng),), {}
+        return (choices(batch),), {}
 
     benchmark.pedantic(batch.step, setup=act, rounds=STEPS, warmup_rounds=100)
 
@@ -38,19 +37,15 @@ def test_batch(benchmark: Any, figures: list[Figure]) -> None:
 
 
 def test_single(benchmark: Any, figures: list[Figure]) -> None:
-    env, rng = NVL72Env(SCENARIO), np.random.default_rng(1)
-    _, info = env.reset(seed=1)
-    last = [False, info]
+    env = NVL72Env(SCENARIO)
+    env.reset(seed=1)
 
     def act() -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if last[0]:
-            last[1] = env.reset()[1]
-        return (int(any_legal(last[1]["action_mask"][None], rng)[0]),), {}
+        if env.batch.done[0]:
+            env.reset()
+        return (int(choices(env.batch)[0]),), {}
 
-    def step(action: int) -> None:
-        _, _, _, last[0], last[1] = env.step(action)
-
-    benchmark.pedantic(step, setup=act, rounds=20_000, warmup_rounds=500)
+    benchmark.pedantic(env.step, setup=act, rounds=20_000, warmup_rounds=500)
 
     figures.append(Figure("single Gymnasium env, 16 racks", 1 / typical(benchmark), "decisions/s", 50_000))
 
@@ -86,5 +81,5 @@ def test_beside_vectors_of_single_environments(
         rate, rival_rate = rate_of(ours, 5 * RIVAL_STEPS), rate_of(theirs, RIVAL_STEPS)
     finally:
         theirs.close()
-    title = f"NVL72VecEnv, {count} simulators, actions drawn too"
+    title = f"NVL72VecEnv, {count} simulators, random actions"
     figures.append(Figure(title, rate, "decisions/s", rival=f"SB3 {name}", rival_value=rival_rate))

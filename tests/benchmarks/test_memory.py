@@ -41,14 +41,14 @@ print(batch.n, int(batch.sim.clock["decisions"].min()), peak())
 
 
 def test_a_large_simulation(figures: list[Figure]) -> None:
-    jobs, finished, peak = map(float, run_python(LARGE).split())
+    jobs, finished, peak = map(float, run_python("-c", LARGE).split())
     assert jobs == 1e6
     assert finished > 0.99 * jobs
     figures.append(Figure("memory, 1,000 racks and 1,000,000 jobs, played", peak, "MiB", 2000, "less"))
 
 
 def test_many_simulators(figures: list[Figure]) -> None:
-    simulators, decisions, peak = map(float, run_python(MANY).split())
+    simulators, decisions, peak = map(float, run_python("-c", MANY).split())
     assert simulators == 256
     assert decisions > 0
     figures.append(Figure("memory, 256 simulators of 16 racks", peak, "MiB", 500, "less"))

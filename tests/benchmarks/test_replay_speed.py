@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from nvlenv.policies import parse_rule
 from nvlenv.policies.play import play_rule
 from nvlenv.scenario import load_scenario
 from tests.benchmarks.figures import Figure, fastest
-from tests.benchmarks.work import RULE, play, replay_of, seconds, write_swf
+from tests.benchmarks.work import RULE, play, replay_of, run_python, seconds, write_swf
 
 pytestmark = [pytest.mark.slow, pytest.mark.benchmark(timer=time.process_time)]
 JOBS, RIVAL_JOBS, RACKS, NODES, GPUS = 60_000, 3_000, 16, 288, 4
@@ -38,10 +36,7 @@ def first_lines(trace: Path, lines: int) -> Path:
 
 def accasim_seconds(trace: Path) -> float:
     script = Path(__file__).with_name("rival_accasim.py")
-    command = [sys.executable, "-W", "ignore", str(script), str(trace), str(NODES), str(GPUS)]
-    done = subprocess.run(command, cwd=trace.parent, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    took, jobs = done.stdout.split()
+    took, jobs = run_python(str(script), str(trace), str(NODES), str(GPUS), cwd=trace.parent).split()
     assert int(jobs) == RIVAL_JOBS
     return float(took)
 

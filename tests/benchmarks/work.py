@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from nvlenv.batch import Batch
 from nvlenv.loading import prepare
 from nvlenv.policies import heuristic, parse_rule
 from nvlenv.policies.choose import choose
@@ -22,6 +23,7 @@ from nvlenv.types import Workload
 
 ROOT = Path(__file__).parents[2]
 RULE = "best-fit"
+TRAINED_LIKE = "best-fit+easy+open"
 WARM = 300  # decisions before a cluster counts as in use
 NOBODY = "-1"  # SWF's word for what is not known
 
@@ -61,6 +63,12 @@ def play(scenario: Scenario, episode: Episode) -> float:
     return time.process_time() - begin
 
 
+def choices(batch: Batch) -> NDArray[np.int64]:
+    """What the policy that training starts from, or nearly so, does in each simulator."""
+    rule = parse_rule(TRAINED_LIKE)
+    return np.array([choose(batch.view(i), rule) for i in range(batch.n)])
+
+
 def any_legal(masks: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:
     """A random legal action of each simulator."""
     return np.argmax(masks * rng.random(masks.shape, dtype=np.float32), axis=1)
@@ -82,13 +90,11 @@ def replay_of(path: Path, racks: int) -> tuple[Scenario, Episode]:
     return lab(racks, 1.0e6, workload)
 
 
-def run_python(code: str, *arguments: str, cwd: Path = ROOT) -> str:
-    """What a fresh interpreter prints."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code, *arguments],
-        cwd=cwd, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+def run_python(*arguments: str, cwd: Path = ROOT) -> str:
+    """What a fresh interpreter with these arguments prints."""
+    command = [sys.executable, "-W", "ignore", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 

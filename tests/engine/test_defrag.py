@@ -68,3 +68,22 @@ def test_cpu_and_memory_decide_where_moved_pods_may_go() -> None:
 def test_a_slice_larger_than_any_rack_is_an_error() -> None:
     with pytest.raises(InputError, match="1 to 4, the nodes of the largest rack"):
         PlacementEngine(cluster(nodes_of([4])), at=NOW).defrag(16, at=NOW)
+
+
+def test_a_job_that_was_moved_can_be_moved_again() -> None:
+    """The second rack to be cleared is the one to which the first move went."""
+    nodes = nodes_of([4, 4, 4, 4], cpu=10_000, pods=4)
+    jobs = [
+        tenant("walks", [node(0, 0)], gpus=2),
+        tenant("stays", [node(1, 0), node(1, 1)], gpus=4),
+        tenant("wall", [node(2, n) for n in range(3)], gpus=4, preemptible=False),
+        tenant("other", [node(3, n) for n in range(3)], gpus=4, preemptible=False),
+    ]
+    engine = PlacementEngine(cluster(nodes, jobs), at=NOW)
+
+    found = engine.defrag(2, limit=9, at=NOW)
+
+    at = {job.id: {pod.node for pod in job.pods} for job in jobs}
+    for move in (move for clearing in found for move in clearing.moves):
+        assert set(move.nodes) <= at[move.job], "it leaves nodes on which it is by then"
+        at[move.job] = (at[move.job] - set(move.nodes)) | {binding.node for binding in move.to}
