@@ -23,6 +23,7 @@ GRID = 4096.0
 PATIENCE = 20.0  # h, of the urgency by which the target is found
 HEAVIEST = 4.0  # cost weight at which scales end
 LONGEST = 400.0  # h; log times are scaled so that this is 1
+LOG_LONGEST = float(np.log1p(LONGEST))
 UNIT = (0.0, 1.0)
 SIGNED = (-1.0, 1.0)
 
@@ -129,7 +130,9 @@ def _grid(x):
 
 @kernel
 def _log_time(hours):
-    return np.log1p(min(max(hours, 0.0), LONGEST)) / np.log1p(LONGEST)
+    if hours <= 0.0:  # most of them: without a logarithm
+        return 0.0
+    return np.log1p(hours) / LOG_LONGEST if hours < LONGEST else 1.0
 
 
 @kernel
@@ -158,63 +161,70 @@ def observe(sim, racks, job, cluster):
     if j >= 0:
         estimate = sim.jobs[j].noise * sim.jobs[j].work
         _observe_job(sim, j, estimate, job)
-    ready, block = 0, block_of_job(sim) if j >= 0 else (0, 0)
+    _observe_racks(sim, j, estimate, block_of_job(sim) if j >= 0 else (0, 0), racks)
+    ready = 0
     for r in range(len(sim.racks)):
-        _observe_rack(sim, r, j, estimate, block, racks[r])
         ready += int(sim.racks[r].ready <= c.now)
     _observe_cluster(sim, ready, cluster)
 
 
 @kernel
-def _observe_rack(sim, r, j, estimate, block, out):
-    """`block`: (height, domain) that holds the rest of the job."""
-    c, rack, g = sim.clock[0], sim.racks[r], sim.cap.shape[1] - 1
-    nodes = rack.node1 - rack.node0
-    for k in range(N_RACK):
-        out[k] = 0.0
-    if nodes == 0:
-        return
-    gpus, whole, free = float(nodes * g), sim.cap[r, g], sim.cap[r, 1]
-    p, pods = (sim.jobs[j].pod_gpus, min(c.pods_left, sim.cap[r, sim.jobs[j].pod_gpus])) if j >= 0 else (1, 0)
-    # Sub-node pods go to part-used nodes first: only what these cannot hold takes whole nodes.
-    in_part = sim.cap[r, p] - whole * (g // p)
-    takes = -(-max(0, pods - in_part) // (g // p))
-    out[0], out[1], out[2] = 1.0, free / gpus, whole / nodes
-    out[3], out[4] = rack.part / nodes, rack.usable / nodes
-    out[5], out[6] = int(sim.mask[r]), int(sim.mask[len(sim.racks) + r])
-    out[7] = pods / c.pods_left if j >= 0 else 0.0
-    out[8], out[9] = (free - pods * p) / gpus, (sim.cap[r, p] - pods) * p / gpus
-    out[10] = int(j >= 0 and sim.ancestors[r, block[0]] == block[1])
-    out[11] = int(whole == takes)
-    unit = c.slice_nodes
-    for k in range(3):
-        size = max(1, unit >> k)
-        out[12 + k] = (whole // size - (whole - takes) // size) / (1 << k)
-    out[15], out[16] = int(whole == rack.usable and whole > 0), max(0, unit - whole) / unit
-    drain, end = rack.drain - c.now, estimate
-    out[17] = _log_time(drain)
-    out[18], out[19] = _log_time(end - max(drain, 0.0)), _log_time(drain - end)
-    out[20] = _log_time(rack.ready - c.now)
-    if sim.mask[len(sim.racks) + r]:
-        out[21], out[22] = sim.open_gpus[r] / gpus, _log_time(sim.open_lost[r])
-    out[24] = rack.reserved
-    if rack.reserved == 1 and c.shadow < np.inf:
-        over = end - max(0.0, c.shadow - c.now)
-        out[26] = int(over > 0.0 and j != c.hero)
-        out[25] = _signed_log_time(over)
-    if j >= 0 and sim.jobs[j].first_gpu >= 0:
-        out[23] = _gpus_here(sim, r, j) / gpus
-    for k in range(N_RACK):
-        out[k] = _grid(out[k])
+def _observe_racks(sim, j, estimate, block, racks):
+    """`block`: (height, domain) that holds the rest of the job.
+
+    One loop over the racks, not a kernel for each: passing the simulator takes as long as filling a row.
+    """
+    c, n, g, unit = sim.clock[0], len(sim.racks), sim.cap.shape[1] - 1, sim.clock[0].slice_nodes
+    p = sim.jobs[j].pod_gpus if j >= 0 else 1
+    per_node = g // p
+    for r in range(n):
+        for k in range(N_RACK):
+            racks[r, k] = 0.0
+    _count_gpus_here(sim, j, racks)
+    for r in range(n):
+        rack, out = sim.racks[r], racks[r]
+        nodes = rack.node1 - rack.node0
+        if nodes == 0:
+            continue
+        gpus, whole, free, fit = float(nodes * g), sim.cap[r, g], sim.cap[r, 1], sim.cap[r, p]
+        pods = min(c.pods_left, fit) if j >= 0 else 0
+        # Sub-node pods go to part-used nodes first: only what these cannot hold takes whole nodes.
+        takes = -(-max(0, pods - (fit - whole * per_node)) // per_node)
+        out[0], out[1], out[2] = 1.0, free / gpus, whole / nodes
+        out[3], out[4] = rack.part / nodes, rack.usable / nodes
+        out[5], out[6] = int(sim.mask[r]), int(sim.mask[n + r])
+        out[7] = pods / c.pods_left if j >= 0 else 0.0
+        out[8], out[9] = (free - pods * p) / gpus, (fit - pods) * p / gpus
+        out[10] = int(j >= 0 and sim.ancestors[r, block[0]] == block[1])
+        out[11] = int(whole == takes)
+        for k in range(3 if takes > 0 else 0):
+            size = max(1, unit >> k)
+            out[12 + k] = (whole // size - (whole - takes) // size) / (1 << k)
+        out[15], out[16] = int(whole == rack.usable and whole > 0), max(0, unit - whole) / unit
+        drain, end = rack.drain - c.now, estimate
+        out[17] = _log_time(drain)
+        out[18], out[19] = _log_time(end - max(drain, 0.0)), _log_time(drain - end)
+        out[20] = _log_time(rack.ready - c.now)
+        if sim.mask[n + r]:
+            out[21], out[22] = sim.open_gpus[r] / gpus, _log_time(sim.open_lost[r])
+        out[23] /= gpus
+        out[24] = rack.reserved
+        if rack.reserved == 1 and c.shadow < np.inf:
+            over = end - max(0.0, c.shadow - c.now)
+            out[26] = int(over > 0.0 and j != c.hero)
+            out[25] = _signed_log_time(over)
+    for r in range(n):
+        for k in range(N_RACK):
+            racks[r, k] = _grid(racks[r, k])
 
 
 @kernel
-def _gpus_here(sim, r, j):
-    g, count, slot = sim.cap.shape[1] - 1, 0, sim.jobs[j].first_gpu
+def _count_gpus_here(sim, j, racks):
+    """GPUs that the job at hand already has in each rack, along the chain of its GPUs."""
+    g, slot = sim.cap.shape[1] - 1, sim.jobs[j].first_gpu if j >= 0 else -1
     while slot >= 0:
-        count += int(sim.nodes[slot // g].rack == r)
+        racks[sim.nodes[slot // g].rack, 23] += 1.0
         slot = sim.gpu_next[slot]
-    return count
 
 
 @kernel

@@ -26,6 +26,7 @@ OWN = {
     "gate": "nvlenv.engine.gate.command",
 }
 PROGRAM = "python -m nvlenv.engine"
+INTERRUPTED = 130  # as shells say it
 EXIT_CODES = "exit codes: 0 placed or done, 3 refused (the answer says why), 2 bad input"
 
 
@@ -48,6 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(f"{PROGRAM} {name}: interrupted", file=sys.stderr)
+        return INTERRUPTED
     except BrokenPipeError:  # somebody who has seen enough, such as head
         sys.stderr.close()
         return 0

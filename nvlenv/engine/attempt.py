@@ -208,12 +208,15 @@ class Attempt:
         return chosen
 
     def _have_room(self, moved: dict[str, float]) -> bool:
-        """True if the nodes to which jobs were moved have the cpu, memory and places for them."""
+        """True if the nodes to which jobs were moved let them in and have the cpu, memory and places for them."""
+        reserves = self._book.reserves
         for name in moved:
-            pod = self._book.jobs[name].job.pods[0]
+            job = self._book.jobs[name].job
+            pod = job.pods[0]
             for node, gpus in self._live.gpus_of(self._live.rows[name][0]).items():
                 count = gpus // max(1, pod.gpus)
-                if any(self._book.reserves.shortage(node, (pod.cpu * count, pod.memory * count, count))):
+                needs = (pod.cpu * count, pod.memory * count, count)
+                if reserves.repels(node, job.nodes) or any(reserves.shortage(node, needs)):
                     return False
         return True
 

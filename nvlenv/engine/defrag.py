@@ -193,6 +193,8 @@ def _fit(
 
 
 def _has_room(book: Book, node: int, pod: Pod, coming: list[Pod]) -> bool:
+    if book.reserves.repels(node, [pod.node]):
+        return False
     here = [pod, *(other for other in coming if other.node == book.name(node))]
     return not any(book.reserves.shortage(node, (sum(p.cpu for p in here), sum(p.memory for p in here), len(here))))
 

@@ -20,11 +20,12 @@ from nvlenv.engine import state_file
 from nvlenv.engine.answers import Cause, Clearing, Eviction, Loss, NodeLoss, Placed, Refused, Slots, Why
 from nvlenv.engine.attempt import Attempt, No, Plan
 from nvlenv.engine.book import Book, Held, names
-from nvlenv.engine.build import NO_QUEUE, live_of, queues_of, set_state
+from nvlenv.engine.build import NO_QUEUE, crowded, live_of, queues_of, seat_rest, set_state
 from nvlenv.engine.defrag import clearings
 from nvlenv.engine.jobs import JobRequest, check_job
 from nvlenv.engine.judge import SHOWN, fresh, load, name_of
 from nvlenv.engine.live import Row
+from nvlenv.engine.refusals import by_size
 from nvlenv.engine.replacement import replace_node
 from nvlenv.engine.settings import Settings
 from nvlenv.engine.shapes import Part, parts_of
@@ -75,6 +76,7 @@ class PlacementEngine:
         self._queues = queues_of(cluster)
         self._live = live_of(cluster, self._queues, self.settings, self._began)
         self._book = Book(cluster)
+        self._crowded = crowded(cluster)
 
     @classmethod
     def from_state(cls, state: dict[str, Any], policy: Policy | str | Path = UNTUNED) -> PlacementEngine:
@@ -83,6 +85,7 @@ class PlacementEngine:
             found = state_file.read(state)
             engine = cls(replace(found.cluster, jobs=()), policy, found.settings, found.began)
             engine._last, engine._turn = found.last, found.turn
+            engine._crowded = crowded(found.cluster)
             state_file.restore(found, engine._live, engine._book)
             engine._live.set_now(engine._hours(found.last))
         return engine
@@ -126,9 +129,15 @@ class PlacementEngine:
 
         `place` asks for its placement as often as its owner likes; `finish` withdraws it. Jobs that this engine placed
         and later evicted wait again by themselves.
+
+        Raises `InputError` as `place` does, and for a job that would not fit if the whole cluster were empty.
         """
         parts, _ = self._parts(job)
         name = job_id(job)
+        for part in parts:
+            never = by_size(self._live, self._book.reserves, part)
+            if never:
+                raise InputError(f"job {job.name}, pod set {part.name}", "", never, f"room for all {part.units}")
         if name in self._book.jobs:
             raise InputError(f"job {name}", "", "a job of this name that runs", "a new name")
         self._tick(at)
@@ -140,12 +149,12 @@ class PlacementEngine:
         if job not in self._book.jobs and job not in self._live.rows:
             raise InputError(f"job {job}", "id", repr(job), "a job that runs or waits")
         self._tick(at)
-        if job in self._book.jobs:
-            self._book.remove(job)
+        held = self._book.remove(job)
+        if held is not None:
             for row in self._live.rows.get(job, ()):
                 finish(self._live.sim, row)
             self._live.drop(job)
-            self._live.capacity_grew()
+            self._left(held)
         else:
             self._live.withdraw(job)
 
@@ -325,6 +334,12 @@ class PlacementEngine:
         held = self._book.remove(job)
         if held is not None and not held.ours and job in self._live.rows:
             self._live.withdraw(job)
+        if held is not None:
+            self._left(held)
+
+    def _left(self, held: Held) -> None:
+        """There is room where this job was, apart from what others hold there."""
+        seat_rest(self._live, self._book, self._crowded.intersection(held.job.nodes))
         self._live.capacity_grew()
 
     def _rebook(self, job: str, nodes: dict[int, int]) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from nvlenv.engine.snapshot import UNLIMITED, check_priority
 from nvlenv.errors import InputError
 from nvlenv.policies.kueue.types import Layer, Toleration
 from nvlenv.types import Mode
@@ -165,6 +166,10 @@ def check_job(where: str, job: JobRequest) -> None:
     """Raise `InputError` for a job that no cluster could have as it stands."""
     if not 1 <= job.gpus <= MAX_GPUS:
         raise InputError(where, f"job {job.name}", f"{job.gpus} GPUs", f"1 to {MAX_GPUS} GPUs")
+    check_priority(where, f"job {job.name}, priority", job.priority)
+    for what in ("cpu", "memory"):
+        if sum(pods.pods * getattr(pods, what) for pods in job.pod_sets) > UNLIMITED:
+            raise InputError(where, f"job {job.name}, {what}", "more than 64 bits hold", "less for all pods together")
     for pods in job.pod_sets:
         place = f"job {job.name}, pod set {pods.name}"
         if sum(other.name == pods.name for other in job.pod_sets) > 1:

@@ -22,6 +22,21 @@ def room(live: Live, part: Part, limits: IntArray | None) -> NDArray[np.int64]:
     return units if limits is None else np.minimum(units, limits)
 
 
+def by_size(live: Live, reserves: Reserves, part: Part) -> str:
+    """Why a part could not have its nodes if the whole cluster were empty and up; empty if it could.
+
+    Nobody may wait for what never comes: racks would be kept for it for ever.
+    """
+    spec, row, most = live.spec, part.row, reserves.most(part)
+    together = (row.slice_gpus or row.gpus) // row.pod_gpus if row.mode == Mode.REQUIRED else 1
+    domains = live.sim.ancestors[: spec.racks, row.height][spec.node_rack]
+    slices = int((np.bincount(domains - domains.min(), most) // together).sum())
+    if slices * together >= part.units:
+        return ""
+    what, found = _units(part, live.node_size), f"{int(most.sum())} {_units(part, live.node_size)} that it could ever use"
+    return found if together == 1 else f"{found}, {slices} times {together} {what} in one {_level(live, part)}"
+
+
 def by_shape(
     live: Live, reserves: Reserves, part: Part, row: int, limits: IntArray | None, declined: bool
 ) -> tuple[Cause, str, dict[str, str]]:

@@ -37,7 +37,8 @@ def _spares(live: Live, book: Book, held: Held, node: str) -> list[str] | None:
     """A node for each pod of the job on the failed node: the tightest of the rack that has room; None: none has."""
     rack = live.sim.racks[int(live.spec.node_rack[book.number(node)])]
     nodes = range(int(rack["node0"]), int(rack["node1"]))
-    free = {n: int(live.sim.nodes["free"][n]) for n in nodes if live.sim.nodes["blocked"][n] == 0}
+    good = [n for n in nodes if live.sim.nodes["blocked"][n] == 0 and not book.reserves.repels(n, [node])]
+    free = {n: int(live.sim.nodes["free"][n]) for n in good}
     taken: dict[int, list[Pod]] = {n: [] for n in free}
     spares = []
     for pod in _pods_on(held, node):
@@ -66,7 +67,8 @@ def _swap(live: Live, book: Book, held: Held, node: str, spares: list[str]) -> R
     bound = tuple(Binding("", spare, rack, spares.count(spare), gpus) for spare, gpus in room.items())
     cost = 0.0
     for row in live.rows.get(held.job.id, ()):
-        here = live.gpus_of(row).get(number, 0)
+        # Of a crowded node the row of a job that was there before may have less than its pods hold.
+        here = live.gpus_of(row).get(number, 0) if held.ours else sum(room.values())
         if not here:
             continue
         cost += float(live.sim.jobs["gpus"][row]) * float(hours_lost(live.sim, row, False))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,8 @@ class Reserves:
             for node in nodes
         ]
         self.index = {node.name: number for number, node in enumerate(nodes)}
-        self.free: Amounts = np.array([[n.cpu, n.memory, n.pods] for n in nodes], np.int64).T.copy()
+        self._all = np.array([[n.gpus, n.cpu, n.memory, n.pods] for n in nodes], np.int64).T
+        self.free: Amounts = self._all[1:].copy()
         self._unlimited = bool((self.free == UNLIMITED).all())
         self._plain = all(not node.taints for node in nodes)
         self._matches: dict[object, BoolArray] = {}
@@ -77,6 +78,14 @@ class Reserves:
             units[~matches] = 0
         return units.astype(np.int32)
 
+    def most(self, part: Part) -> NDArray[np.int64]:
+        """(M,): units of a part that each node could take if it were empty and up."""
+        sizes = (part.row.pod_gpus, part.cpu, part.memory, part.fused)
+        units = np.min([have // each for have, each in zip(self._all, sizes, strict=True) if each], axis=0)
+        matches = self._matching(part)
+        found: NDArray[np.int64] = units if matches is None else np.where(matches, units, 0)
+        return found
+
     def scarcest(self, part: Part) -> NDArray[np.int8]:
         """(M,): what each node has least of for a part's units, an index into SCARCE."""
         sizes = np.array([part.cpu, part.memory, part.fused], np.int64)[:, None]
@@ -91,6 +100,14 @@ class Reserves:
         """What (cpu, memory, pods) a node lacks for these needs, 0 where it has enough."""
         lacks = [max(0, int(need) - int(have)) for need, have in zip(needs, self.free[:, node], strict=True)]
         return lacks[0], lacks[1], lacks[2]
+
+    def repels(self, node: int, pods_of: Iterable[str]) -> bool:
+        """True if a node has a taint that no node has on which the pods run: whether they tolerate it is not known."""
+        if self._plain:
+            return False
+        tolerated = {taint for name in pods_of for taint in self._nodes[self.index[name]].taints}
+        tolerations = (GPU_TAINT, *(Toleration(taint.key, "Equal", taint.value, taint.effect) for taint in tolerated))
+        return kueue.obstacle(self._nodes[node], {}, tolerations, NodeAffinity()) is not None
 
     def _matching(self, part: Part) -> BoolArray | None:
         """(M,) nodes whose labels and taints let the pods in; None: all."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nvlenv.engine.jobs import JobRequest, PodSet
+from nvlenv.engine.jobs import MAX_GPUS, JobRequest, PodSet
 from nvlenv.engine.live import Row
 from nvlenv.engine.settings import Settings
 from nvlenv.errors import InputError
@@ -81,6 +81,8 @@ def _part(job: JobRequest, members: tuple[PodSet, ...], spec: ClusterSpec, queue
     if pod_gpus > spec.gpus_per_node:
         what = f"{fused} pods of {per_pod} GPUs on one host" if fused > 1 else f"{per_pod} GPUs"
         raise InputError(where, "gpus_per_pod", what, f"at most {spec.gpus_per_node}, the GPUs of the largest node")
+    if count * per_pod > MAX_GPUS:  # of whole nodes, where the job is exclusive
+        raise InputError(where, "pods", f"{count} pods of {per_pod} GPUs", f"at most {MAX_GPUS} GPUs")
     row = Row(
         gpus=count * per_pod,
         pod_gpus=pod_gpus,

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
@@ -25,7 +26,11 @@ from nvlenv.types import ClusterSpec, QueueSpec
 
 UNLIMITED = 2**63 - 1  # of a resource that the source says nothing about: it never keeps a pod away
 MAX_GPUS_PER_NODE = 1024
+MAX_QUOTA = 2**40  # GPUs, what the simulator takes for no limit
+MAX_PRIORITY = 2**31 - 1  # of Kubernetes: 32 bits with a sign
 FORMAT = "nvlenv-cluster/1"
+
+_NO_HOST = re.compile(r"[\[\],\s]")  # characters that host lists give a meaning
 
 
 class NodeState(StrEnum):
@@ -237,8 +242,8 @@ def make_snapshot(
 ) -> ClusterSnapshot:
     """A snapshot with its nodes in the order of `cluster_spec()` and its jobs by id.
 
-    Raises `InputError` for what would make it ambiguous: two nodes, hosts, jobs or queues of one name, a node without
-    a value for a level, a pod on a node that is not there.
+    Raises `InputError` for what would make it ambiguous (two nodes, hosts, jobs or queues of one name, a node without
+    a value for a level, a pod on a node that is not there) and for amounts that no cluster has.
     """
     rack = levels.index(nvlink_level) if nvlink_level in levels else len(levels)
     ordered = tuple(sorted(nodes, key=lambda node: (node.path[: rack + 1], node.path[-1:])))
@@ -253,11 +258,19 @@ def make_snapshot(
             raise InputError(where, f"node {node.name}, path", list(node.path), f"a value for each of {list(levels)}")
         if not 1 <= node.gpus <= MAX_GPUS_PER_NODE:
             raise InputError(where, f"node {node.name}, gpus", node.gpus, f"1 to {MAX_GPUS_PER_NODE} GPUs")
+        if _NO_HOST.search(node.name) or not node.name.isprintable():
+            raise InputError(where, "node", repr(node.name), "a name without blanks, commas and brackets")
+    for queue in sorted_queues:
+        most = max(queue.nominal, queue.borrowing_limit)
+        if most > MAX_QUOTA:
+            raise InputError(where, f"queue {queue.name}", f"{most} GPUs", f"at most {MAX_QUOTA}")
     for job in sorted_jobs:
+        check_priority(where, f"job {job.id}, priority", job.priority)
         stray = next((pod.node for pod in job.pods if pod.node not in names), None)
         if stray is not None or not job.pods:
             found = "no pods" if stray is None else f"a pod on {stray!r}"
             raise InputError(where, f"job {job.id}, pods", found, "pods on nodes of the cluster")
+    _check_amounts(where, sorted_jobs)
     snapshot = ClusterSnapshot(
         tuple(levels), nvlink_level, ordered, sorted_jobs, sorted_queues, dict(local_queues or {}), tuple(notes), where
     )
@@ -285,6 +298,27 @@ def _read(texts: list[tuple[str, str]], options: Mapping[str, Any]) -> ClusterSn
     from nvlenv.engine.importers.cluster import Options, read_cluster  # they need the types above
 
     return read_cluster(texts, Options(**options))
+
+
+def check_priority(where: str, place: str, priority: int) -> None:
+    """Raise `InputError` for a priority that neither Kubernetes nor the simulator could hold."""
+    if not -MAX_PRIORITY - 1 <= priority <= MAX_PRIORITY:
+        raise InputError(where, place, priority, f"{-MAX_PRIORITY - 1} to {MAX_PRIORITY}")
+
+
+def _check_amounts(where: str, jobs: Iterable[Job]) -> None:
+    """Pods may hold more than their node has, not more than 64 bits hold."""
+    held: dict[str, tuple[int, int]] = {}
+    for job in jobs:
+        for pod in job.pods:
+            if pod.gpus > MAX_GPUS_PER_NODE:
+                raise InputError(where, f"job {job.id}, pods, gpus", pod.gpus, f"at most {MAX_GPUS_PER_NODE} GPUs")
+            cpu, memory = held.get(pod.node, (0, 0))
+            held[pod.node] = cpu + pod.cpu, memory + pod.memory
+    for node, amounts in held.items():
+        for what, amount in zip(("cpu", "memory"), amounts, strict=True):
+            if amount > UNLIMITED:
+                raise InputError(where, f"node {node}, pods, {what}", amount, f"at most {UNLIMITED}")
 
 
 def _check_names(where: str, kind: str, names: Sequence[str]) -> None:

@@ -31,30 +31,23 @@ def predicted_end(sim, j):
 
 
 @kernel
-def _node_release(sim, n):
-    """When node n is next wholly free; inf while it is blocked."""
-    g, node = sim.cap.shape[1] - 1, sim.nodes[n]
-    if node.blocked > 0:
-        return np.inf
-    release = sim.clock[0].now
-    for slot in range(n * g, n * g + node.gpus):
-        j = sim.gpu_job[slot]
-        if j >= 0:  # slices of the job at hand are not running yet: when they end is not known
-            release = max(release, predicted_end(sim, j) if j != sim.clock[0].current else np.inf)
-    return release
-
-
-@kernel
 def refresh_rack(sim, r):
-    """Make the outlook of rack r if it is out of date. Returns True if it was made anew."""
-    rack, c = sim.racks[r], sim.clock[0]
-    if rack.stale == 0 and c.now < rack.recheck:
-        return False
+    """Make the outlook of rack r anew."""
+    rack, c, g = sim.racks[r], sim.clock[0], sim.cap.shape[1] - 1
     rack.stale, rack.drain, rack.recheck = 0, c.now, np.inf
-    release = sim.scratch_float[0]
-    count = 0
+    release, count = sim.scratch_float[0], 0
+    job, end = -1, 0.0  # met last: the GPUs of a job are side by side
     for n in range(rack.node0, rack.node1):
-        t = _node_release(sim, n)
+        node = sim.nodes[n]
+        t, first = c.now if node.blocked == 0 else np.inf, np.inf  # when it is wholly free, when a job on it ends
+        for slot in range(n * g, n * g + (node.gpus if node.blocked == 0 else 0)):
+            j = sim.gpu_job[slot]
+            if j >= 0 and j == c.current:  # its slices are not running yet: when they end is not known
+                t = np.inf
+            elif j >= 0:
+                if j != job:
+                    job, end = j, predicted_end(sim, j)
+                t, first = max(t, end), min(first, end)
         at = count
         while at > 0 and release[at - 1] > t:  # keep the nodes sorted by release
             release[at] = release[at - 1]
@@ -63,22 +56,10 @@ def refresh_rack(sim, r):
         count += 1
         if c.now < t < np.inf:
             rack.drain = max(rack.drain, t)
-            rack.recheck = min(rack.recheck, _first_end(sim, n))
+            rack.recheck = min(rack.recheck, first)
     rack.ready = release[c.hero_nodes - 1] if c.hero_nodes <= count else np.inf
     if rack.ready <= c.now:
         rack.ready = 0.0  # ready now, and as long as nothing changes
-    return True
-
-
-@kernel
-def _first_end(sim, n):
-    """The first predicted end of a job on node n."""
-    g, first = sim.cap.shape[1] - 1, np.inf
-    for slot in range(n * g, n * g + sim.nodes[n].gpus):
-        j = sim.gpu_job[slot]
-        if j >= 0 and j != sim.clock[0].current:
-            first = min(first, predicted_end(sim, j))
-    return first
 
 
 @kernel
@@ -134,7 +115,8 @@ def refresh_for(sim, least, patience=0.0):
             sim.racks[r].stale = 1
     c.hero = hero
     for r in range(len(sim.racks)):
-        if refresh_rack(sim, r):
+        if sim.racks[r].stale == 1 or c.now >= sim.racks[r].recheck:
+            refresh_rack(sim, r)
             changed = True
     if changed:
         _reserve(sim, needed)

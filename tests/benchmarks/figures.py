@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 HEAD = ("figure", "measured", "target", "met", "rival, on the same work", "rival's", "times better")
-BLOCKS = 5
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,9 @@ def as_table(figures: Sequence[Figure]) -> str:
     """Markdown, so that it can be kept as it is."""
     rows = [HEAD, *(figure.cells() for figure in figures)]
     widths = [max(len(row[k]) for row in rows) for k in range(len(HEAD))]
-    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
+    lines = [" | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    rule = "|".join("-" * (width + 2) for width in widths)
+    return "\n".join([f"| {lines[0]} |", f"|{rule}|", *(f"| {line} |" for line in lines[1:])])
 
 
 def fastest(benchmark: Any) -> float:
@@ -63,7 +63,5 @@ def fastest(benchmark: Any) -> float:
 
 
 def typical(benchmark: Any) -> float:
-    """Mean seconds of a round, in the least disturbed fifth of them: for rounds whose work differs."""
-    times = benchmark.stats.stats.data
-    size = max(1, len(times) // BLOCKS)
-    return float(min(sum(times[k : k + size]) / size for k in range(0, size * (len(times) // size), size)))
+    """Mean seconds of a round: for rounds whose work differs."""
+    return float(benchmark.stats.stats.mean)

@@ -1,6 +1,6 @@
 """How the cost of a decision grows: with racks, with jobs, with simulators; one thread, CPU time.
 
-    python -m tests.benchmarks.scaling --out .readme
+python -m tests.benchmarks.scaling --out .readme
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from nvlenv.policies import parse_rule
 from nvlenv.policies.play import play_rule
 from nvlenv.scenario import load_scenario
 from nvlenv.simulator.state import Sim
+from tests.benchmarks.figures import shown
 from tests.benchmarks.work import RULE, choices, in_use, lab, seconds
 
 RACKS = (8, 16, 32, 64, 128, 256, 512, 1000, 2000, 5000, 10_000)
@@ -54,7 +55,12 @@ def per_observation(racks: int) -> float:
     sim = in_use(racks, 336.0 if racks < 1000 else 24.0)
     rows, job, cluster = (np.zeros(shape, np.float32) for shape in ((racks, N_RACK), (N_JOB,), (N_CLUSTER,)))
     times = max(3, OBSERVATIONS // racks)
-    return MICRO * min(seconds(lambda: [observe(sim, rows, job, cluster) for _ in range(times)]) for _ in range(3)) / times
+
+    def many() -> None:
+        for _ in range(times):
+            observe(sim, rows, job, cluster)
+
+    return MICRO * min(seconds(many) for _ in range(3)) / times
 
 
 def per_step(simulators: int) -> float:
@@ -84,14 +90,16 @@ def draw() -> Figure:
         _line(middle, JOBS, [per_decision(16, jobs) for jobs in JOBS], 0, "best fit, 16 racks")
         _finish(middle, "jobs of the workload", "Flat in jobs")
         _line(right, SIMULATORS, [per_step(simulators) for simulators in SIMULATORS], 1, "with observation, 16 racks")
-        _finish(right, "simulators stepped by one call", "Flat in simulators, after the call is paid")
+        _finish(right, "simulators stepped by one call", "Nearly flat in simulators")
         left.set_ylabel("microseconds per decision")
     return figure
 
 
 def _line(axes: Axes, x: Sequence[int], y: Sequence[float], k: int, label: str) -> None:
     axes.plot(x, y, color=OKABE_ITO[k], linestyle="-" if k == 0 else "--", marker="os"[k], markersize=4, label=label)
-    axes.annotate(f"{y[-1]:.3g}", (x[-1], y[-1]), xytext=(0, 6), textcoords="offset points", ha="center", fontsize=8)
+    for at, side in ((0, 9), (-1, -14 if k == 0 else 7)):  # the first and the last, off the other line
+        place = {"xytext": (0, side), "textcoords": "offset points", "ha": "center", "fontsize": 8}
+        axes.annotate(shown(y[at]), (x[at], y[at]), **place)
     print(f"{label}: " + ", ".join(f"{a:,}: {b:.3g} us" for a, b in zip(x, y, strict=True)))
 
 
@@ -101,7 +109,8 @@ def _finish(axes: Axes, x: str, title: str) -> None:
     axes.set_xlabel(x)
     axes.set_title(title)
     low, high = axes.get_ylim()
-    axes.set_ylim(min(low, 0.8), max(high, 20.0) * 1.5)
+    axes.set_ylim(min(low, 1.0), max(high, 20.0) * 1.5)
+    axes.margins(x=0.08)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, loc="upper left")
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
@@ -54,12 +53,14 @@ def make_env() -> NVL72Env:
     return NVL72Env(SCENARIO)
 
 
-def cpu_of(processes: list[psutil.Process]) -> float:
+def cpu_of(processes: list[Any]) -> float:
+    """CPU seconds of this process and of these."""
     return time.process_time() + sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
 def rate_of(env: VecEnv, steps: int) -> float:
     """Decisions per CPU second of all processes."""
+    psutil = pytest.importorskip("psutil", reason="pip install 'nvlenv[benchmark]'")
     rng, processes = np.random.default_rng(1), [psutil.Process(p.pid) for p in getattr(env, "processes", [])]
     env.reset()
     for k in range(steps + 50):

@@ -37,7 +37,8 @@ def test_best_fit(racks: int, benchmark: Any, figures: list[Figure]) -> None:
     if racks == 16:  # the rival's work is a day of it, so compare on that day
         day = lab(racks, REFERENCE_HOURS)
         own = len(record(*day)) / min(play(*day) for _ in range(25))
-        figures.append(Figure("kernel, best fit, 16 racks, first day", own, "decisions/s", rival=rival, rival_value=rate))
+        name = "kernel, best fit, 16 racks, first day"
+        figures.append(Figure(name, own, "decisions/s", rival=rival, rival_value=rate))
     figures.append(Figure(f"kernel, best fit, {racks} racks", ours, "decisions/s", target))
 
 

@@ -16,7 +16,6 @@ from agents.config import TrainConfig
 from agents.network import PlacementNetwork
 from agents.train import make_env, make_model
 from nvlenv.env import NVL72Env
-from nvlenv.observation import N_CLUSTER, N_JOB, N_RACK
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.work import seconds
 
@@ -75,7 +74,9 @@ def test_training(figures: list[Figure]) -> None:
 
     name = "training, 16 racks, rollout and update"
     figures.append(
-        Figure(name, rate, "steps/s", 10_000, rival="stock MaskablePPO, DummyVecEnv", rival_value=stock_rate())
+        Figure(
+            name, rate, "steps/s", 10_000, rival="stock MaskablePPO, DummyVecEnv, flat MLP", rival_value=stock_rate()
+        )
     )
     update, rollout, inside = (
         100 * s / took
@@ -93,10 +94,8 @@ def stock_rate() -> float:
     config = TrainConfig()
     ppo = config.ppo
     env = DummyVecEnv([lambda: NVL72Env(config.scenarios[0])] * config.envs)
-    model = MaskablePPO(
-        "MultiInputPolicy", env, n_steps=RIVAL_ROLLOUT, batch_size=config.envs * RIVAL_ROLLOUT // 4, n_epochs=ppo.n_epochs
-    )
-    model.set_logger(Logger(None, []))
     steps = config.envs * RIVAL_ROLLOUT
+    model = MaskablePPO("MultiInputPolicy", env, n_steps=RIVAL_ROLLOUT, batch_size=steps // 4, n_epochs=ppo.n_epochs)
+    model.set_logger(Logger(None, []))
     model.learn(steps)
     return 2 * steps / seconds(lambda: model.learn(2 * steps, reset_num_timesteps=False))

@@ -70,20 +70,22 @@ def test_a_slice_larger_than_any_rack_is_an_error() -> None:
         PlacementEngine(cluster(nodes_of([4])), at=NOW).defrag(16, at=NOW)
 
 
-def test_a_job_that_was_moved_can_be_moved_again() -> None:
-    """The second rack to be cleared is the one to which the first move went."""
-    nodes = nodes_of([4, 4, 4, 4], cpu=10_000, pods=4)
-    jobs = [
-        tenant("walks", [node(0, 0)], gpus=2),
-        tenant("stays", [node(1, 0), node(1, 1)], gpus=4),
-        tenant("wall", [node(2, n) for n in range(3)], gpus=4, preemptible=False),
-        tenant("other", [node(3, n) for n in range(3)], gpus=4, preemptible=False),
-    ]
-    engine = PlacementEngine(cluster(nodes, jobs), at=NOW)
+def test_where_an_earlier_move_put_a_job_is_where_it_may_be_moved_from() -> None:
+    """Clearing the rack to which it went would gain nothing; nor is the job on the nodes that it had before."""
+    walks = tenant("walks", nodes_in(0, 1, 3), gpus=2)
 
-    found = engine.defrag(2, limit=9, at=NOW)
+    (clearing,) = PlacementEngine(cluster(nodes_of([4, 3]), [walks]), at=NOW).defrag(2, limit=9, at=NOW)
 
-    at = {job.id: {pod.node for pod in job.pods} for job in jobs}
-    for move in (move for clearing in found for move in clearing.moves):
-        assert set(move.nodes) <= at[move.job], "it leaves nodes on which it is by then"
-        at[move.job] = (at[move.job] - set(move.nodes)) | {binding.node for binding in move.to}
+    (move,) = clearing.moves
+    assert (clearing.rack, move.nodes, clearing.slots_after) == ("b0/r0", walks.nodes, 2)
+
+
+def test_pods_that_arrived_with_an_earlier_move_count_for_a_later_one() -> None:
+    cores = {node(0, 1): 5_000, node(1, 1): 5_000}
+    nodes = [replace(n, cpu=cores.get(n.name, 10_000)) for n in nodes_of([2, 2, 1])]
+    jobs = [tenant("first", [node(0, 0)], gpus=2), tenant("second", [node(1, 0)], gpus=2)]
+    jobs = [replace(job, pods=tuple(replace(pod, cpu=6_000) for pod in job.pods)) for job in jobs]
+
+    found = PlacementEngine(cluster(nodes, jobs), at=NOW).defrag(2, limit=9, at=NOW)
+
+    assert [[b.node for move in clearing.moves for b in move.to] for clearing in found] == [[node(2, 0)]]

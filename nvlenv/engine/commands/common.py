@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from nvlenv.engine.engine import PlacementEngine
 
 REFUSED = 3
+LARGEST = 2**31 - 1
 DEFAULT_POLICY = "best-fit+easy+open"
 
 
@@ -101,9 +104,27 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 def positive(text: str) -> int:
     """An argument that is a whole number of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number of at least 1")
+    return whole(text, 1)
+
+
+def whole(text: str, least: int, most: int = LARGEST) -> int:
+    """An argument that is a whole number from `least` to `most`."""
+    bounds = f"at least {least}" if most == LARGEST else f"{least} to {most}"
+    if not re.fullmatch("[0-9]{1,10}", text) or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number of {bounds}")
     return int(text)
+
+
+def number(text: str, what: str, most: float, zero: bool = False) -> float:
+    """An argument that is a number above 0 (with `zero`, or 0) up to `most`."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= most or (value == 0 and not zero):
+        above = "at least 0" if zero else "above 0"
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected {what}, {above} and at most {most:g}")
+    return value
 
 
 def _is_number(text: str) -> bool:

@@ -19,6 +19,7 @@ from nvlenv.engine.jobs import load_job
 if TYPE_CHECKING:
     from nvlenv.engine.whatif import Forecast
 
+MOST_HOURS, MOST_LOAD, MOST_DRAWS = 1e5, 100.0, 10_000  # beyond them the arrivals fill the memory
 POLICIES = ("least-allocated", "best-fit", "best-fit+open", "best-fit+easy+open")
 
 
@@ -30,9 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trace", type=Path, metavar="FILE", help="job trace that arrives; default: generated jobs")
     parser.add_argument("--load", type=_share, default=0.8, metavar="SHARE", help="offered load; default %(default)s")
     parser.add_argument("--hours", type=_hours, default=336.0, metavar="H", help="how far to play; default %(default)s")
-    parser.add_argument("--draws", type=common.positive, default=8, metavar="N", help="of the arrivals; default 8")
-    parser.add_argument("--seed", type=int, default=1, metavar="N")
-    parser.add_argument("--now", type=float, metavar="S", help="s since 1970 (UTC) at which the cluster was like that")
+    parser.add_argument("--draws", type=_draws, default=8, metavar="N", help="of the arrivals; default %(default)s")
+    parser.add_argument("--seed", type=_seed, default=1, metavar="N", help="of the arrivals; default %(default)s")
+    parser.add_argument("--now", type=_time, metavar="S", help="s since 1970 (UTC) at which the cluster was like that")
     common.add_json(parser)
     common.add_cluster(parser)
 
@@ -78,18 +79,20 @@ def describe(found: Sequence[Forecast], hero: str, hours: float) -> str:
 
 
 def _hours(text: str) -> float:
-    return _positive(text, "hours")
+    return common.number(text, "hours", MOST_HOURS)
 
 
 def _share(text: str) -> float:
-    return _positive(text, "a share of the cluster")
+    return common.number(text, "a share of the cluster", MOST_LOAD)
 
 
-def _positive(text: str, what: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected {what} above 0")
-    return value
+def _time(text: str) -> float:
+    return common.number(text, "seconds since 1970", 1e12, zero=True)
+
+
+def _draws(text: str) -> int:
+    return common.whole(text, 1, MOST_DRAWS)
+
+
+def _seed(text: str) -> int:
+    return common.whole(text, 0)

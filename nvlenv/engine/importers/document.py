@@ -74,8 +74,8 @@ class Field:
         if not isinstance(self.value, dict):
             raise self.error("a mapping")
         for key, value in self.value.items():
-            if not isinstance(key, str):
-                raise self.error("text as key", found=f"key {shown(key)}")
+            if not isinstance(key, str) or not key.isprintable():
+                raise self.error("printable text as key", found=f"key {shown(key)}")
             yield key, Field(self.where, value, key, self)
 
     def text(self, default: str | None = None, empty: bool = False) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nvlenv.engine.commands.common import add_policy
+from nvlenv.engine.commands.common import LARGEST, add_policy, number, whole
 from nvlenv.engine.gate.command import add_levels, options_of
 from nvlenv.engine.service.limits import is_loopback
 from nvlenv.errors import InputError
@@ -32,9 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--journal", type=Path, default=Path("nvlenv-journal.sqlite"), help="default: %(default)s")
     add_policy(parser)
     parser.add_argument("--host", default="127.0.0.1", help="any but a loopback address needs a token")
-    parser.add_argument("--port", type=int, default=PORT, help="default: %(default)s; 0: any that is free")
+    parser.add_argument("--port", type=_port, default=PORT, help="default: %(default)s; 0: any that is free")
     parser.add_argument("--token-file", type=Path, help="file with the bearer token that requests must carry")
-    parser.add_argument("--plan-seconds", type=float, default=300.0, help="a gang plan waits so long for its pods")
+    parser.add_argument("--plan-seconds", type=_seconds, default=300.0, help="a gang plan waits so long for its pods")
     add_levels(parser)
     args = parser.parse_args(argv)
     token = _token(args.token_file)
@@ -42,6 +42,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise InputError("--host", "", args.host, "a loopback address, or --token-file beside it")
     _serve(args, token)
     return 0
+
+
+def _seconds(text: str) -> float:
+    return number(text, "seconds", LARGEST)
+
+
+def _port(text: str) -> int:
+    return whole(text, 0, 65535)  # the resolver takes larger ones modulo 2**16
 
 
 def _token(path: Path | None) -> str:

@@ -1,0 +1,195 @@
+"""Label decisions by what they come to: the same future, once with the job acted for and once with it held.
+
+    python -m agents.lookahead --scenario lab-16 --episodes 60
+
+At decisions of a heuristic's own episodes the state is copied twice. In one copy the job at hand gets the rack that the
+heuristic's packing and opening would give it, whatever it keeps for others; in the other it is held. Both go on under
+the heuristic, on the same arrivals and run times (common random numbers), and the difference of their costs after some
+days is the label: an unbiased sample of the advantage of holding, however chaotic the future is.
+
+The command says what is in it for a policy: how much less a decision costs on average if it is taken as the heuristic
+takes it, as the best linear function of the observation says (measured on episodes that it was not fitted to), and by
+someone who knows the future. The first two close together mean that the heuristic holds about as well as anybody can
+who sees what it sees.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from agents.cases import evaluation_scenario
+from agents.episodes import split_scenario, split_seeds
+from agents.statistics import Interval, bootstrap
+from nvlenv.errors import InputError
+from nvlenv.kernel import compiled, kernel
+from nvlenv.loading import prepare
+from nvlenv.observation import N_CLUSTER, N_JOB, N_RACK, observe
+from nvlenv.policies.choose import choose
+from nvlenv.policies.rule import Rule, parse_rule
+from nvlenv.scenario import Scenario, scenario_names
+from nvlenv.simulator.scan import advance, apply, step
+from nvlenv.simulator.state import Sim, copy_into
+
+RIDGE = 5.0  # of the linear fit: features are within [-1, 1]
+FITTED = 0.8  # share of the labels, those of the first episodes
+SPREAD = 2654435761  # Knuth's multiplier: which decisions are labelled looks random, and is the same on every machine
+
+
+class Labels(NamedTuple):
+    """L labelled decisions."""
+
+    rack: NDArray[np.float32]  # (L, F): features of the rack that the action takes; 0 for `fill`
+    job: NDArray[np.float32]  # (L, J)
+    cluster: NDArray[np.float32]  # (L, C)
+    held: NDArray[np.bool_]  # (L,): what the heuristic does
+    advantage: NDArray[np.float64]  # (L,): cost of holding less cost of acting, GPU-hours / GPUs of the cluster
+
+
+def without_keeping(rule: Rule) -> Rule:
+    """The heuristic that acts whenever it can: nothing is kept for others, nobody waits for a better place."""
+    return rule._replace(easy=0, drain=0, delay_hours=0.0, hold_racks=0)
+
+
+def collect(
+    scenario: Scenario, rule: Rule, seeds: Sequence[np.random.SeedSequence], every: int, hours: float, threads: int = 1
+) -> Labels:
+    """Play one episode per seed, and label about one in `every` decisions by `hours` of lookahead."""
+    task = partial(_collect_one, scenario, rule, every, hours)
+    with ThreadPoolExecutor(threads) as pool:  # kernels run without Python's lock
+        parts = list(pool.map(task, seeds))
+    return Labels(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def _collect_one(scenario: Scenario, rule: Rule, every: int, hours: float, seed: np.random.SeedSequence) -> Labels:
+    sim = prepare(scenario, scenario.draw(seed), sample=False)
+    sim.clock["measure_from"] = 0.0
+    copy = Sim(*(array.copy() for array in sim))
+    room = 50_000 // every
+    labels = Labels(
+        np.zeros((room, N_RACK), np.float32),
+        np.zeros((room, N_JOB), np.float32),
+        np.zeros((room, N_CLUSTER), np.float32),
+        np.zeros(room, np.bool_),
+        np.zeros(room),
+    )
+    racks = np.zeros((len(sim.racks), N_RACK), np.float32)
+    offset = int(seed.generate_state(1)[0])
+    count = _label_episode(sim, copy, rule, without_keeping(rule), every, offset, hours, racks, labels)
+    return Labels(*(column[:count] for column in labels))  # type: ignore[arg-type]
+
+
+@compiled
+def _label_episode(sim, copy, rule, eager, every, offset, hours, racks, labels):
+    """Returns the number of labels."""
+    count, number, n = 0, offset, len(sim.racks)
+    alive = advance(sim)
+    while alive and count < len(labels.advantage):
+        action = choose(sim, rule)
+        number += 1
+        drawn = (number * SPREAD) % 2**32 < 2**32 // every
+        if drawn and sim.mask[2 * n + 1] and sim.clock[0].now + hours <= sim.clock[0].horizon:
+            act = choose(sim, eager)
+            if act != 2 * n + 1:
+                observe(sim, racks, labels.job[count], labels.cluster[count])
+                if act < 2 * n:
+                    for k in range(racks.shape[1]):
+                        labels.rack[count, k] = racks[act % n, k]
+                labels.held[count] = action == 2 * n + 1
+                cost = _cost_after(sim, copy, rule, 2 * n + 1, hours) - _cost_after(sim, copy, rule, act, hours)
+                labels.advantage[count] = cost / sim.clock[0].capacity
+                count += 1
+                action = choose(sim, rule)  # the observation brought another reservation up to date
+        alive = step(sim, action)
+    return count
+
+
+@compiled
+def _cost_after(sim, copy, rule, action, hours):
+    """GPU-hours that the next hours cost if this action is taken now and the heuristic decides from then on."""
+    copy_into(copy, sim)
+    copy.clock[0].horizon = copy.clock[0].now + hours
+    before = _cost(copy)
+    alive = apply(copy, action) or advance(copy)
+    while alive:
+        alive = step(copy, choose(copy, rule))
+    return _cost(copy) - before
+
+
+@kernel
+def _cost(sim):
+    c = sim.clock[0]
+    return c.waiting + c.slowdown + c.lost
+
+
+def gains(labels: Labels) -> dict[str, Interval]:
+    """What a decision costs on average, against acting always, on the labels that the linear fit has not seen."""
+    seen = int(FITTED * len(labels.advantage))
+    inputs = np.concatenate(
+        [labels.rack, labels.job, labels.cluster, np.ones((len(labels.job), 1), np.float32)], axis=1
+    )
+    known, unknown = inputs[:seen].astype(np.float64), inputs[seen:].astype(np.float64)
+    normal = known.T @ known + RIDGE * np.eye(known.shape[1])
+    weights = np.linalg.solve(normal, known.T @ labels.advantage[:seen])
+    advantage = labels.advantage[seen:]
+    holds = {
+        "the heuristic": labels.held[seen:],
+        "the best linear function": unknown @ weights < 0,
+        "who knows the future": advantage < 0,
+    }
+    return {name: bootstrap(np.where(held, advantage, 0.0)) for name, held in holds.items()}
+
+
+def parser() -> argparse.ArgumentParser:
+    out = argparse.ArgumentParser(prog="python -m agents.lookahead", description=__doc__, allow_abbrev=False)
+    out.formatter_class = argparse.RawDescriptionHelpFormatter
+    out.add_argument("--scenario", default="lab-16", help=f"a YAML file or one of {', '.join(scenario_names())}")
+    out.add_argument("--policy", default="slurm-block+delay(hours=8)+easy(slices=1,patience=20)+drain+open",
+                     help="the heuristic (default %(default)s)")  # fmt: skip
+    out.add_argument("--episodes", type=int, default=60, help="training workloads (default 60)")
+    out.add_argument("--every", type=int, default=50, help="label one in so many decisions (default 50)")
+    out.add_argument("--hours", type=float, default=64.0, help="of lookahead (default 64)")
+    out.add_argument("--seed", type=int, default=0, help="of the workloads (default 0)")
+    out.add_argument("--threads", type=int, default=1, help="episodes played side by side (default 1)")
+    return out
+
+
+def run(arguments: argparse.Namespace) -> None:
+    for option in ("episodes", "every", "hours"):
+        if not getattr(arguments, option) > 0:
+            raise InputError(f"--{option}", "", getattr(arguments, option), "more than 0")
+    scenario = split_scenario(evaluation_scenario(arguments.scenario), "train")
+    seeds, rule = split_seeds(arguments.seed, "train", arguments.episodes), parse_rule(arguments.policy)
+    labels = collect(scenario, rule, seeds, arguments.every, arguments.hours, arguments.threads)
+    if len(labels.advantage) < 2 * labels.rack.shape[1]:
+        raise InputError("--episodes", "", f"{len(labels.advantage)} labels", "more episodes, or --every lower")
+    table = Table(title=f"cost of a decision after {arguments.hours:g} h, in GPU-hours per GPU, against acting always")
+    table.add_column("who decides to hold")
+    table.add_column(f"{len(labels.advantage):,} labels", justify="right")
+    for name, gain in gains(labels).items():
+        table.add_row(name, f"{gain.mean:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]")
+    Console(width=100).print(table)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; 0: done, 2: bad input, told in one line on stderr."""
+    arguments = parser().parse_args(argv)
+    try:
+        run(arguments)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
