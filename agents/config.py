@@ -58,6 +58,7 @@ class TrainConfig(Model):
     seed: Annotated[int, Field(ge=0)] = 0
     threads: Count = 1  # of torch; more than one loses as soon as the cores are shared
     hidden: Count = 32  # width of the network
+    prior: bool = True  # begin with the heuristic prior; false: with a network that knows nothing
     init: str = ""  # policy file to start from; "": the heuristic prior
     ppo: PPOConfig = PPOConfig()
     evaluation: EvaluationConfig = EvaluationConfig()

@@ -81,6 +81,12 @@ class PlacementNetwork(nn.Module):
             self.prior_rack.bias[:] = torch.tensor([PRIOR_CONSTANT["place"], PRIOR_CONSTANT["open"]])
             self.prior_global.bias[:] = torch.tensor([PRIOR_CONSTANT["fill"], PRIOR_CONSTANT["hold"]])
 
+    def forget_prior(self) -> None:
+        """Begin from nothing: all actions alike."""
+        with torch.no_grad():
+            for parameter in (*self.prior_rack.parameters(), *self.prior_global.parameters()):
+                parameter.zero_()
+
     def forward(self, racks: Tensor, job: Tensor, cluster: Tensor) -> tuple[Tensor, Tensor]:
         """racks (B, R, F), job (B, J), cluster (B, C) float -> logits (B, 2R + 2), value (B,)."""
         shared = torch.cat((job, cluster), dim=1)

@@ -101,6 +101,8 @@ def train(config: TrainConfig, run: Path, resume: bool = False, quiet: bool = Fa
     else:
         env = new_env(config, 0)
         model = make_model(config, env, algorithm)
+        if not config.prior:
+            network_of(model).forget_prior()
         if config.init:
             arrays, _ = read_policy_file(config.init)
             load_arrays(network_of(model), arrays, config.init)

@@ -178,6 +178,13 @@ def test_arrays_of_a_policy_file_are_the_actor() -> None:
     assert set(PARAMETERS.values()) == {name for name in source.state_dict() if not name.startswith("value_head")}
 
 
+def test_without_its_prior_a_network_begins_with_all_actions_alike() -> None:
+    network = PlacementNetwork(8)
+    network.forget_prior()
+    logits, _ = network(*(part.float() for part in observation(7)))
+    assert not logits.any()
+
+
 @pytest.mark.parametrize("hidden", [1, 5, 32])
 def test_a_narrower_file_is_the_same_function_in_a_wider_network(hidden: int) -> None:
     torch.manual_seed(hidden)

@@ -115,8 +115,9 @@ def test_a_queue_has_its_quota_and_what_its_cohort_lends() -> None:
 
 
 def test_a_job_of_a_strict_queue_waits_behind_an_older_one() -> None:
-    engine = engine_of(cluster(nodes_of([4]), queues=[QueueSpec("strict", 16, strict=True)]))
-    engine.enqueue(gang("large", 5, queue="strict"), at=NOW)
+    busy = [tenant("busy", [node(0, 0)])]
+    engine = engine_of(cluster(nodes_of([4]), busy, [QueueSpec("strict", 16, strict=True)]))
+    engine.enqueue(gang("large", 4, queue="strict"), at=NOW)
 
     answer = refused(engine, gang("small", 1, queue="strict"))
     engine.finish("default/large", at=NOW)
