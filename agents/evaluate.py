@@ -178,6 +178,10 @@ def run(arguments: argparse.Namespace) -> None:
     episodes = EPISODES[arguments.split] if arguments.episodes is None else arguments.episodes
     if episodes < 1:
         raise InputError("--episodes", "", episodes, "at least 1")
+    if arguments.seed < 0:
+        raise InputError("--seed", "", arguments.seed, "at least 0")
+    if arguments.out is not None and arguments.out.exists() and not arguments.out.is_dir():
+        raise InputError("--out", "", arguments.out, "a folder")
     told = BASELINE if BASELINE in names else reference
     names = list(dict.fromkeys([*names, told.removesuffix(TRUE_DURATIONS) + TRUE_DURATIONS]))
     cases = make_cases(arguments)

@@ -14,6 +14,7 @@ with what was found so far, `--resume` goes on.
 from __future__ import annotations
 
 import argparse
+import math
 import pickle
 import shlex
 import sys
@@ -156,7 +157,10 @@ def begin(arguments: argparse.Namespace, size: int) -> Progress:
     if arguments.resume:
         if not state.is_file():
             raise InputError(arguments.out, "--resume", "no state of an evolution", f"a folder with {STATE}")
-        progress: Progress = pickle.loads(state.read_bytes())  # as SB3's model.zip: a run's own file, not a user's
+        try:
+            progress: Progress = pickle.loads(state.read_bytes())  # as SB3's model.zip: a run's own file, not a user's
+        except (pickle.UnpicklingError, EOFError, AttributeError, ImportError, ValueError) as error:
+            raise InputError(state, "", f"a file that cannot be read ({error})", "the state of an evolution") from None
         np.random.set_state(progress.generator)  # noqa: NPY002
         return progress
     options = {"seed": arguments.seed + 1, "popsize": arguments.population, "CMA_diagonal": True, "verbose": -9}
@@ -190,8 +194,7 @@ def evolve(arguments: argparse.Namespace) -> Progress:
                 progress.best, progress.best_score = mean, entry["validation"]
         progress.history.append(entry)
         bar.set_postfix(cost=f"{entry['train']:.3f}", best=f"{progress.best_score:.3f}")
-        if "validation" in entry:
-            save(arguments, scorer, progress)
+        save(arguments, scorer, progress)
     return progress
 
 
@@ -246,17 +249,32 @@ def parser() -> argparse.ArgumentParser:
     return out
 
 
+def check(arguments: argparse.Namespace) -> None:
+    """Raise `InputError` for a setting that no evolution could have."""
+    least = {"generations": 1, "population": 2, "every": 1, "seed": 0, "threads": 1}
+    for name, bound in least.items():
+        if getattr(arguments, name) < bound:
+            raise InputError(f"--{name}", "", getattr(arguments, name), f"at least {bound}")
+    if not 0 < arguments.sigma < math.inf:
+        raise InputError("--sigma", "", arguments.sigma, "a number above 0")
+    empty = next((name for name, workloads in arguments.scenarios if workloads < 1), None)
+    if empty is not None:
+        raise InputError("--scenarios", "", f"{empty}:0", "at least 1 workload")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else list(argv)
     arguments = parser().parse_args(given)
     arguments.given = given
     try:
+        check(arguments)
         progress = evolve(arguments)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"interrupted; go on with --resume --out {arguments.out}", file=sys.stderr)
+        how = f"go on with --resume --out {arguments.out}" if (arguments.out / STATE).is_file() else "nothing is kept"
+        print(f"interrupted; {how}", file=sys.stderr)
         return 130
     print(f"best on validation: {progress.best_score:.3f} of what the baselines pay; {arguments.out / 'policy.npz'}")
     return 0

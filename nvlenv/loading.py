@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from nvlenv.scenario import Episode, Scenario
-from nvlenv.simulator.state import Dims, Rules, Sim, allocate, load
+from nvlenv.simulator.load import Rules, load
+from nvlenv.simulator.state import Dims, Sim, allocate
 
 MOSTLY_FILLED = 0.9  # a workload whose submits reach so far into the window fills it
 

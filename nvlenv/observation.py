@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nvlenv.kernel import kernel
+from nvlenv.kernel import inlined, kernel
 from nvlenv.simulator.feasibility import block_of_job, may_wait_for_domain
 from nvlenv.simulator.outlook import is_sizeable, refresh_for, urgency
 
@@ -123,29 +123,29 @@ CLUSTER_FEATURES: tuple[Feature, ...] = (
 N_RACK, N_JOB, N_CLUSTER = len(RACK_FEATURES), len(JOB_FEATURES), len(CLUSTER_FEATURES)
 
 
-@kernel
+@inlined
 def _grid(x):
     return np.floor(min(1.0, max(-1.0, x)) * GRID + 0.5) / GRID
 
 
-@kernel
+@inlined
 def _log_time(hours):
     if hours <= 0.0:  # most of them: without a logarithm
         return 0.0
     return np.log1p(hours) / LOG_LONGEST if hours < LONGEST else 1.0
 
 
-@kernel
+@inlined
 def _signed_log_time(hours):
     return _log_time(hours) if hours >= 0.0 else -_log_time(-hours)
 
 
-@kernel
+@inlined
 def _urgency(sim, j):
     return urgency(sim, j, PATIENCE) * PATIENCE / HEAVIEST
 
 
-@kernel
+@inlined
 def _log2(x, top):
     return np.log2(1.0 + x) / top
 
@@ -168,7 +168,7 @@ def observe(sim, racks, job, cluster):
     _observe_cluster(sim, ready, cluster)
 
 
-@kernel
+@inlined
 def _observe_racks(sim, j, estimate, block, racks):
     """`block`: (height, domain) that holds the rest of the job.
 
@@ -218,7 +218,7 @@ def _observe_racks(sim, j, estimate, block, racks):
             racks[r, k] = _grid(racks[r, k])
 
 
-@kernel
+@inlined
 def _count_gpus_here(sim, j, racks):
     """GPUs that the job at hand already has in each rack, along the chain of its GPUs."""
     g, slot = sim.cap.shape[1] - 1, sim.jobs[j].first_gpu if j >= 0 else -1
@@ -227,7 +227,7 @@ def _count_gpus_here(sim, j, racks):
         slot = sim.gpu_next[slot]
 
 
-@kernel
+@inlined
 def _observe_job(sim, j, estimate, out):
     c, job, g = sim.clock[0], sim.jobs[j], sim.cap.shape[1] - 1
     out[0], out[1] = 1.0, np.log2(float(job.gpus)) / 12.0
@@ -250,7 +250,7 @@ def _observe_job(sim, j, estimate, out):
         out[k] = _grid(out[k])
 
 
-@kernel
+@inlined
 def _observe_cluster(sim, ready, out):
     c, g, root = sim.clock[0], sim.cap.shape[1] - 1, len(sim.cap) - 1
     racks = 0

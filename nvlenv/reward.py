@@ -16,12 +16,12 @@ which otherwise drowns the effect of a single decision.
 
 from __future__ import annotations
 
-from nvlenv.kernel import kernel
+from nvlenv.kernel import inlined
 
 TERMS = ("waiting", "slowdown", "lost", "twin")
 
 
-@kernel
+@inlined
 def read_totals(sim, twin_times, twin_costs, points, paired, out):
     """Write the four terms, summed since the start of the episode, into out (4,)."""
     c = sim.clock[0]
@@ -32,7 +32,7 @@ def read_totals(sim, twin_times, twin_costs, points, paired, out):
         out[k] /= c.capacity
 
 
-@kernel
+@inlined
 def _interpolate(times, values, points, t):
     """The piecewise linear curve through the first `points` points at t; flat beyond its ends."""
     if t >= times[points - 1]:
@@ -47,7 +47,7 @@ def _interpolate(times, values, points, t):
     return values[low] + (values[high] - values[low]) * (t - times[low]) / (times[high] - times[low])
 
 
-@kernel
+@inlined
 def score(terms, weights, scale):
     """The reward of one step from its four terms and the weights (3,) of waiting, slowdown and lost."""
     return -scale * (weights[0] * (terms[0] + terms[3]) + weights[1] * terms[1] + weights[2] * terms[2])

@@ -319,8 +319,8 @@ def test_permuting_the_racks_permutes_the_rows(make_small: Callable[..., Scenari
     plain = make_small(one_block(list(sizes)))
     turned = make_small(one_block([sizes[r] for r in order]))
     batch = Batch([plain, turned], 2, np.random.SeedSequence(0))
-    # Of equally ready racks the first is reserved, so the marks of the reservation may stand elsewhere.
-    names, tied = [f.name for f in RACK_FEATURES], ("reserved", "delays_target", "conflicts")
+    # Of equally ready racks the first is reserved and of equally tight ones the first is the block: marks of both move.
+    names, tied = [f.name for f in RACK_FEATURES], ("reserved", "delays_target", "conflicts", "in_block")
     columns = [k for k, name in enumerate(names) if name not in tied]
     back, rng, steps = np.argsort(order), np.random.default_rng(0), 0
     for seed in range(4):

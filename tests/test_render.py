@@ -13,8 +13,9 @@ from nvlenv.batch import Batch
 from nvlenv.render import draw_ansi, draw_rgb
 from nvlenv.render.pixels import GREY, INK, PALETTE, WHITE, blank, text_width, write
 from nvlenv.scenario import Scenario, load_scenario
+from nvlenv.simulator.load import Rules, load
 from nvlenv.simulator.scan import advance, step
-from nvlenv.simulator.state import Dims, Rules, Sim, allocate, load, view
+from nvlenv.simulator.state import Dims, Sim, allocate, view
 from nvlenv.types import Mode, NodeEventKind, NodeEvents
 from tests.simulator.cases import make_cluster, make_workload
 

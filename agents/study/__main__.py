@@ -45,6 +45,8 @@ def parser() -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace, command: str) -> None:
     if arguments.episodes < 1:
         raise InputError("--episodes", "", arguments.episodes, "at least 1")
+    if arguments.seed < 0:
+        raise InputError("--seed", "", arguments.seed, "at least 0")
     if arguments.policy and arguments.name != hero.NAME:
         raise InputError("--policy", "", repr(arguments.policy), f"a policy only with {hero.NAME}")
     options = Options(arguments.episodes, arguments.seed, arguments.policy, tuple(arguments.overrides))

@@ -14,7 +14,8 @@ import numpy as np
 
 from nvlenv.engine.live_kernels import join, leave, seat
 from nvlenv.engine.settings import Settings
-from nvlenv.simulator.state import NO_DEMAND, Dims, Sim, allocate, load, load_jobs
+from nvlenv.simulator.load import load, load_jobs
+from nvlenv.simulator.state import NO_DEMAND, Dims, Sim, allocate
 from nvlenv.types import ClusterSpec, Mode, QueueSpec, Workload
 
 SPARE_ROWS = 1024

@@ -33,7 +33,8 @@ def by_size(live: Live, reserves: Reserves, part: Part) -> str:
     slices = int((np.bincount(domains - domains.min(), most) // together).sum())
     if slices * together >= part.units:
         return ""
-    what, found = _units(part, live.node_size), f"{int(most.sum())} {_units(part, live.node_size)} that it could ever use"
+    what = _units(part, live.node_size)
+    found = f"{int(most.sum())} {what} that it could ever use"
     return found if together == 1 else f"{found}, {slices} times {together} {what} in one {_level(live, part)}"
 
 

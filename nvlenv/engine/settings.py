@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nvlenv.errors import InputError
-from nvlenv.simulator.state import Rules
+from nvlenv.simulator.load import Rules
 
 
 def _usual_weights() -> dict[int, float]:

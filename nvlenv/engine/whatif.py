@@ -23,8 +23,9 @@ from nvlenv.engine.shapes import parts_of
 from nvlenv.engine.snapshot import ClusterSnapshot, NodeState
 from nvlenv.errors import InputError
 from nvlenv.policies.play import play
+from nvlenv.simulator.load import load
 from nvlenv.simulator.outlook import OVERDUE_FACTOR, SHORTEST_ESTIMATE
-from nvlenv.simulator.state import Dims, Sim, allocate, load
+from nvlenv.simulator.state import Dims, Sim, allocate
 from nvlenv.types import ClusterSpec, Policy, Workload
 from nvlenv.workload import (
     DEFAULT_CLASSES,
@@ -139,7 +140,9 @@ def _stage(cluster: ClusterSnapshot, hero: JobRequest, at: float, hours: float, 
     jobs = [job for job in cluster.jobs if job.gpus and not job.verification]
     seats = [seat_of(job, number, at, settings) for job in jobs]
     left = [_hours_left(seat) for seat in seats]
-    rows = [row_of(job, names, settings, spec.gpus_per_node)._replace(estimate=h) for job, h in zip(jobs, left, strict=True)]
+    rows = [
+        row_of(job, names, settings, spec.gpus_per_node)._replace(estimate=h) for job, h in zip(jobs, left, strict=True)
+    ]
     work = workload_of([*rows, parts[0].row], [0] * len(rows) + [1], (RUNNING, HERO), names)
     running = tuple(Seat(seat.nodes, seat.gpus, 0.0, h) for seat, h in zip(seats, left, strict=True))
     weights = (1.0, settings.weights.get(hero.priority, 1.0))

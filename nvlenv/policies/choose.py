@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nvlenv.kernel import kernel
+from nvlenv.kernel import inlined, kernel
 from nvlenv.policies import packing as rules
 from nvlenv.policies.fgd import rack_fgd
 from nvlenv.policies.opening import cheapest_open, open_by_rule
@@ -41,7 +41,7 @@ def choose(sim, rule):
     return opened if opened >= 0 else hold
 
 
-@kernel
+@inlined
 def _best_rack(sim, rule, kept):
     """The allowed rack with the smallest keys, the lower index on ties; -1: none.
 
@@ -67,7 +67,7 @@ def _best_rack(sim, rule, kept):
     return best
 
 
-@kernel
+@inlined
 def rack_keys(sim, rule, block, r):
     """The two keys of rack r under the packing rule; smaller is better. `block`: feasibility.block_of_job."""
     if rule.packing == RANDOM:

@@ -5,19 +5,19 @@ Each gives a rack two keys; the legal rack with the smallest pair wins, the lowe
 
 from __future__ import annotations
 
-from nvlenv.kernel import kernel
+from nvlenv.kernel import inlined, kernel
 
 SMALL = 1.0e-9
 
 
-@kernel
+@inlined
 def part_here(sim, r):
     """Pods of the present slice that rack r would take."""
     c = sim.clock[0]
     return min(c.pods_left, sim.cap[r, sim.jobs[c.current].pod_gpus])
 
 
-@kernel
+@inlined
 def nodes_taken(sim, r, pods):
     """Whole nodes that rack r would lose to so many pods of this job; sub-node pods go to part-used nodes first."""
     g, p = sim.cap.shape[1] - 1, sim.jobs[sim.clock[0].current].pod_gpus
@@ -26,19 +26,19 @@ def nodes_taken(sim, r, pods):
     return -(-max(0, pods - in_part) // per_node)
 
 
-@kernel
+@inlined
 def best_fit(sim, r):
     """Best fit, also MostAllocated: the fullest rack that still fits; of equal ones that with fewer whole nodes."""
     return float(sim.cap[r, 1]), float(sim.cap[r, sim.cap.shape[1] - 1])
 
 
-@kernel
+@inlined
 def least_allocated(sim, r):
     """LeastAllocated, kube-scheduler's default NodeResourcesFit: the emptiest rack."""
     return -float(sim.cap[r, 1]), 0.0
 
 
-@kernel
+@inlined
 def most_allocated(sim, r):
     """MostAllocated, kube-scheduler's bin packing strategy: the largest share of GPUs in use."""
     rack, g = sim.racks[r], sim.cap.shape[1] - 1
@@ -57,7 +57,7 @@ def hierarchical_best_fit(sim, r):
     return float(sim.cap[r, p]), above
 
 
-@kernel
+@inlined
 def anchor_loss(sim, r):
     """Lexicographic loss of 16-, 8- and 4-node slots, then best fit."""
     whole = sim.cap[r, sim.cap.shape[1] - 1]
@@ -79,7 +79,7 @@ def random_key(sim, r, seed):
     return float(x), 0.0
 
 
-@kernel
+@inlined
 def lifetime(sim, r):
     """Lifetime-aware: the smallest extension of the rack's drain time, then best fit.
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from nvlenv.kernel import kernel
+from nvlenv.kernel import inlined, kernel
 from nvlenv.policies.packing import nodes_taken
 from nvlenv.simulator.occupancy import tightest_node
 from nvlenv.simulator.outlook import is_sizeable, predicted_end, refresh_for
 
 
-@kernel
+@inlined
 def waited(sim):
     """Hours that the job at hand has waited in all."""
     job = sim.jobs[sim.clock[0].current]
@@ -40,7 +40,7 @@ def refresh_reservation(sim, rule):
     refresh_for(sim, reservation_size(sim, rule), rule.easy_patience)
 
 
-@kernel
+@inlined
 def keeps_pool(sim, rule):
     """True if the drain rule lets the job at hand wait."""
     c = sim.clock[0]
@@ -50,7 +50,7 @@ def keeps_pool(sim, rule):
     return job.first_gpu < 0 and c.now + job.noise * job.work > max(c.now, c.pool_start) + rule.drain_hours
 
 
-@kernel
+@inlined
 def outlasts_hero(sim):
     """True if the job at hand would still run when the oldest waiting hero could start."""
     c = sim.clock[0]
@@ -58,7 +58,7 @@ def outlasts_hero(sim):
     return c.hero >= 0 and c.hero != c.current and c.now + job.noise * job.work > c.shadow
 
 
-@kernel
+@inlined
 def holds_back(sim, rule):
     """True if the hold rule applies to the job at hand: hero-ready racks are scarce, and it is small and young."""
     if rule.hold_racks == 0 or sim.jobs[sim.clock[0].current].gpus > rule.hold_nodes * (sim.cap.shape[1] - 1):
@@ -66,13 +66,13 @@ def holds_back(sim, rule):
     return waited(sim) < rule.hold_hours and _ready_racks(sim) <= rule.hold_racks
 
 
-@kernel
+@inlined
 def what_is_kept(sim, rule):
     """Two flags for the job at hand: keep out of reserved racks; break no hero-ready rack."""
     return rule.easy == 1 and outlasts_hero(sim), holds_back(sim, rule)
 
 
-@kernel
+@inlined
 def is_kept(sim, rule, kept, r, pods):
     """True if so many pods of the job at hand may not go to rack r; `kept` from `what_is_kept`."""
     reserved, ready = kept
@@ -90,7 +90,7 @@ def _ready_racks(sim):
     return count
 
 
-@kernel
+@inlined
 def _breaks_ready_rack(sim, r, pods):
     """True if the pods take the rack's last free standard slice."""
     whole, unit = sim.cap[r, sim.cap.shape[1] - 1], sim.clock[0].slice_nodes

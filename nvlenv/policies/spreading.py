@@ -12,7 +12,7 @@ Scheduling", EuroSys 2010.
 
 from __future__ import annotations
 
-from nvlenv.kernel import kernel
+from nvlenv.kernel import inlined, kernel
 from nvlenv.policies.packing import part_here
 from nvlenv.policies.reservation import is_kept, waited
 from nvlenv.simulator.feasibility import fill_domain, may_wait_for_domain
@@ -81,7 +81,7 @@ def _next_roomiest(sim, rule, kept, last):
     return best
 
 
-@kernel
+@inlined
 def waits_for_domain(sim, rule):
     """True if the delay rule lets the job at hand wait instead of spreading beyond its level."""
     return waited(sim) < rule.delay_hours and may_wait_for_domain(sim)

@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from nvlenv.kernel import kernel
+from nvlenv.kernel import inlined, kernel
 from nvlenv.simulator.state import RUNNING
 
 
-@kernel
+@inlined
 def _ends_before(sim, a, b):
     ea, eb = sim.jobs[a].end, sim.jobs[b].end
     return ea < eb or (ea == eb and a < b)
 
 
-@kernel
+@inlined
 def _put(sim, at, j):
     sim.heap[at] = j
     sim.jobs[j].heap_pos = at
 
 
-@kernel
+@inlined
 def _sift(sim, at):
     """Restore the heap order around one entry that may be out of place."""
     n = sim.clock[0].n_running
@@ -42,7 +42,7 @@ def _sift(sim, at):
     _put(sim, at, j)
 
 
-@kernel
+@inlined
 def push_completion(sim, j):
     """Job j runs until jobs[j].end."""
     c = sim.clock[0]
@@ -52,7 +52,7 @@ def push_completion(sim, j):
     _sift(sim, c.n_running - 1)
 
 
-@kernel
+@inlined
 def remove_completion(sim, j):
     """Job j ends now, whatever its end was to be."""
     c = sim.clock[0]
@@ -64,7 +64,7 @@ def remove_completion(sim, j):
         _sift(sim, at)
 
 
-@kernel
+@inlined
 def next_time(sim):
     """When something happens next; inf: never."""
     c = sim.clock[0]
@@ -78,13 +78,13 @@ def next_time(sim):
     return t
 
 
-@kernel
+@inlined
 def is_stalled(sim):
     """True if some waiting job has quota and enough free GPUs, but no shape."""
     return sim.cap[len(sim.cap) - 1, 1] >= sim.clock[0].stall_gpus
 
 
-@kernel
+@inlined
 def pass_time(sim, t):
     """Move the clock to t; every rate is constant on the way, so the integrals are exact."""
     c = sim.clock[0]

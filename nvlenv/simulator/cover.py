@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nvlenv.kernel import kernel
+from nvlenv.kernel import inlined, kernel
 from nvlenv.simulator.dynamics import lost_work
 from nvlenv.simulator.state import Row
 
@@ -18,7 +18,7 @@ TAKES, CHOSEN, VICTIMS = int(Row.TAKES), int(Row.CHOSEN), int(Row.VICTIMS)
 GPUS, LOST, BEST_GPUS, BEST_LOST = 0, 1, 2, 3  # rows of scratch_float
 
 
-@kernel
+@inlined
 def may_evict(sim, opener, v):
     """True if job v may be preempted for the opener: of strictly lower priority, and not evicted too often already."""
     job = sim.jobs[v]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nvlenv.collectives import ratio_kernel, speed_kernel
-from nvlenv.kernel import kernel
+from nvlenv.kernel import inlined, kernel
 from nvlenv.simulator.clock import push_completion, remove_completion
 from nvlenv.simulator.occupancy import release, set_node
 from nvlenv.simulator.queues import charge, dequeue, enqueue
@@ -18,7 +18,7 @@ COUNTS, WHERE = int(Row.COUNTS), int(Row.WHERE)
 VERIFY_QUEUE = 0  # verification pods that count are charged to the first queue
 
 
-@kernel
+@inlined
 def placement_speed(sim, j):
     """Speed of job j on the GPUs that it holds, relative to the best shape for its size and slice."""
     job, c = sim.jobs[j], sim.clock[0]
@@ -47,7 +47,7 @@ def placement_speed(sim, j):
     return speed_kernel(ratio_kernel(c.model, counts, k, c.cliff), job.ideal, job.comm)
 
 
-@kernel
+@inlined
 def run(sim, j):
     """Job j, whose GPUs are all placed, runs from now on until its work is done."""
     job, c = sim.jobs[j], sim.clock[0]
@@ -61,14 +61,14 @@ def run(sim, j):
     push_completion(sim, j)
 
 
-@kernel
+@inlined
 def start(sim, j):
     """A waiting job, whose GPUs are all placed, leaves the waiting list and runs."""
     dequeue(sim, j)
     run(sim, j)
 
 
-@kernel
+@inlined
 def stop(sim, j):
     """Job j stops running and gives its GPUs and quota back."""
     job, c = sim.jobs[j], sim.clock[0]
@@ -78,14 +78,14 @@ def stop(sim, j):
     release(sim, j)
 
 
-@kernel
+@inlined
 def finish(sim, j):
     stop(sim, j)
     job = sim.jobs[j]
     job.status, job.finish, job.work = DONE, sim.clock[0].now, 0.0
 
 
-@kernel
+@inlined
 def lost_work(sim, j, keeps_progress):
     """Hours of work that stopping job j now would cost: since its last checkpoint, and the restart."""
     job = sim.jobs[j]

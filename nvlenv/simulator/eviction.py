@@ -10,7 +10,7 @@ So a job that may open a rack can always go on until it starts.
 
 from __future__ import annotations
 
-from nvlenv.kernel import kernel
+from nvlenv.kernel import inlined, kernel
 from nvlenv.simulator.cover import cheapest_victims, may_evict
 from nvlenv.simulator.dynamics import evict, lift, lost_work, run
 from nvlenv.simulator.occupancy import occupy, release
@@ -22,13 +22,13 @@ STATE, OFFER, SPARE, POTENTIAL = int(Row.STATE), int(Row.OFFER), int(Row.SPARE),
 ROOM, HERE, VICTIMS = int(Row.ROOM), int(Row.HERE), int(Row.VICTIMS)
 
 
-@kernel
+@inlined
 def _is_opened(sim, opener, r):
     """True if rack r was already opened in this decision (which begins when the opener becomes current)."""
     return sim.clock[0].current == opener and sim.racks[r].opened == sim.clock[0].decisions
 
 
-@kernel
+@inlined
 def node_state(sim, opener, n):
     node, g = sim.nodes[n], sim.cap.shape[1] - 1
     if node.blocked > 0 or node.gpus < g:
@@ -70,7 +70,7 @@ def _survey(sim, opener):
     return total
 
 
-@kernel
+@inlined
 def _add_room(sim, r, row, sign):
     """Add (or, with sign -1, take out) what rack r offers to moved pods: row[f] nodes with f GPUs."""
     sim.scratch[row, sim.cap.shape[1] - 1] += sign * sim.scratch[SPARE, r]

@@ -6,7 +6,7 @@ The *reach* of a slice is the height of the domain that is to hold it: 0 a rack,
 
 from __future__ import annotations
 
-from nvlenv.kernel import kernel
+from nvlenv.kernel import inlined, kernel
 from nvlenv.simulator.eviction import mark_opens
 from nvlenv.simulator.queues import has_quota
 from nvlenv.types import Mode
@@ -14,7 +14,7 @@ from nvlenv.types import Mode
 UNCONSTRAINED, PREFERRED, REQUIRED = int(Mode.UNCONSTRAINED), int(Mode.PREFERRED), int(Mode.REQUIRED)
 
 
-@kernel
+@inlined
 def _holds_one(sim, height, p, pods):
     """True if one domain of this height holds so many pods of p GPUs."""
     for d in range(sim.level_start[height], sim.level_start[height + 1]):
@@ -23,7 +23,7 @@ def _holds_one(sim, height, p, pods):
     return False
 
 
-@kernel
+@inlined
 def count_units(sim, height, p, pods, enough):
     """Slices of so many pods that the domains of this height hold; counting stops at `enough`."""
     units = 0
@@ -34,7 +34,7 @@ def count_units(sim, height, p, pods, enough):
     return units
 
 
-@kernel
+@inlined
 def _reach(sim, j):
     """The lowest height at which the rest of job j fits by shape; -1: nowhere."""
     job, c = sim.jobs[j], sim.clock[0]
@@ -51,7 +51,7 @@ def _reach(sim, j):
     return height
 
 
-@kernel
+@inlined
 def _mark_places(sim, j):
     job, c = sim.jobs[j], sim.clock[0]
     p = job.pod_gpus
@@ -62,7 +62,7 @@ def _mark_places(sim, j):
         sim.mask[r] = inside and sim.cap[r, p] >= part
 
 
-@kernel
+@inlined
 def consider(sim, j):
     """Write the legal actions of job j into the mask. Returns True if there is one besides `hold`.
 
@@ -109,7 +109,7 @@ def fill_domain(sim, j):
     return best
 
 
-@kernel
+@inlined
 def may_wait_for_domain(sim):
     """True if the job at hand is preferred, must spread beyond its level now, and one domain of it could hold it once.
 
@@ -129,7 +129,7 @@ def may_wait_for_domain(sim):
     return False
 
 
-@kernel
+@inlined
 def block_of_job(sim):
     """(height, domain) of the tightest domain of the lowest level that holds the rest of the job at hand by shape.
 
@@ -145,7 +145,7 @@ def block_of_job(sim):
     return top, len(sim.cap) - 1
 
 
-@kernel
+@inlined
 def _tightest_block(sim, height):
     """The domain of this height with the fewest nodes that holds the rest of the job, the first of equals; -1: none.
 

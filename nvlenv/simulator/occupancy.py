@@ -6,17 +6,17 @@ kept up to date here on every change and never recomputed.
 
 from __future__ import annotations
 
-from nvlenv.kernel import kernel
+from nvlenv.kernel import inlined, kernel
 from nvlenv.simulator.state import SLOT_SIZES
 
 
-@kernel
+@inlined
 def usable_free(node):
     """Free GPUs that a new pod may take on this node."""
     return node.free if node.blocked == 0 else 0
 
 
-@kernel
+@inlined
 def set_node(sim, n, free, blocked):
     """Change a node's free GPUs and blocks, and all aggregates with it."""
     node = sim.nodes[n]
@@ -33,7 +33,7 @@ def set_node(sim, n, free, blocked):
         _update_caps(sim, node.rack, before, after)
 
 
-@kernel
+@inlined
 def _update_caps(sim, r, before, after):
     g = sim.cap.shape[1] - 1
     old_whole = sim.cap[r, g]
@@ -48,7 +48,7 @@ def _update_caps(sim, r, before, after):
             sim.slots[0, k] += new_whole // SLOT_SIZES[k] - old_whole // SLOT_SIZES[k]
 
 
-@kernel
+@inlined
 def tightest_node(sim, r, p):
     """The usable node of rack r with the fewest free GPUs that still hold a pod of p; lowest on ties; -1: none."""
     best, best_free = -1, 1 << 30
@@ -61,7 +61,7 @@ def tightest_node(sim, r, p):
     return best
 
 
-@kernel
+@inlined
 def occupy(sim, j, n, gpus):
     """Give `gpus` free GPUs of node n to job j. A verification pod on it is evicted."""
     g = sim.cap.shape[1] - 1
@@ -79,7 +79,7 @@ def occupy(sim, j, n, gpus):
     set_node(sim, n, node.free - gpus, node.blocked)
 
 
-@kernel
+@inlined
 def take(sim, j, r, pods):
     """Put so many pods of job j on rack r, each on the tightest node that fits: whole free nodes come in order."""
     p = sim.jobs[j].pod_gpus
@@ -114,7 +114,7 @@ def fill(sim, j, pods, domain, height):
         pods -= part
 
 
-@kernel
+@inlined
 def release(sim, j):
     """Take all GPUs away from job j."""
     g = sim.cap.shape[1] - 1

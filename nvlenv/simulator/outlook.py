@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nvlenv.kernel import kernel
+from nvlenv.kernel import inlined
 from nvlenv.simulator.queues import may_have_quota
 from nvlenv.simulator.state import RELEASE_BINS as BINS
 from nvlenv.simulator.state import Row
@@ -20,7 +20,7 @@ RELEASED = int(Row.RELEASED)
 ROOT_LONGEST = 32.0  # roots of hours: what ends in more than 1,024 h is never waited for
 
 
-@kernel
+@inlined
 def predicted_end(sim, j):
     """When the current run of job j ends, by its estimate, re-predicted from its uptime."""
     job, now = sim.jobs[j], sim.clock[0].now
@@ -30,7 +30,7 @@ def predicted_end(sim, j):
     return job.start + run
 
 
-@kernel
+@inlined
 def refresh_rack(sim, r):
     """Make the outlook of rack r anew."""
     rack, c, g = sim.racks[r], sim.clock[0], sim.cap.shape[1] - 1
@@ -62,13 +62,13 @@ def refresh_rack(sim, r):
         rack.ready = 0.0  # ready now, and as long as nothing changes
 
 
-@kernel
+@inlined
 def is_sizeable(sim, j):
     """True if job j asks for at least a quarter of a standard slice: one that takes whole nodes from others."""
     return 4 * sim.jobs[j].gpus >= sim.clock[0].slice_nodes * (sim.cap.shape[1] - 1)
 
 
-@kernel
+@inlined
 def urgency(sim, j, patience):
     """Cost weight of job j per hour that it is still going to run, by its estimate, and `patience` hours more.
 
@@ -79,7 +79,7 @@ def urgency(sim, j, patience):
     return sim.classes[job.klass].weight / (job.noise * job.work + patience)
 
 
-@kernel
+@inlined
 def _find_target(sim, least, patience):
     """The waiting job of at least so many GPUs for which racks are kept: the first in line, or with patience > 0 the
     most urgent one; -1: none."""
@@ -96,7 +96,7 @@ def _find_target(sim, least, patience):
     return target
 
 
-@kernel
+@inlined
 def refresh_for(sim, least, patience=0.0):
     """Bring every rack's outlook up to date, and the reservation for a waiting job of at least so many GPUs.
 
@@ -124,7 +124,7 @@ def refresh_for(sim, least, patience=0.0):
     _doubt_current(sim)
 
 
-@kernel
+@inlined
 def pool_start(sim, gpus):
     """When so many GPUs are free anywhere, by estimates, if nothing else starts; inf: never.
 
@@ -145,7 +145,7 @@ def pool_start(sim, gpus):
     return c.now + high * high
 
 
-@kernel
+@inlined
 def _find_bin(sim, missing, low, high):
     """Bin (of roots of hours from now, between low and high) in which the missing GPUs are given back, and how many are
     missing before it; -1: in none."""
@@ -164,7 +164,7 @@ def _find_bin(sim, missing, low, high):
     return missing, -1
 
 
-@kernel
+@inlined
 def _needs(sim, hero):
     """What a hero still needs: nodes that make a rack ready for it, and how many such racks."""
     c, job, widest = sim.clock[0], sim.jobs[hero], 0
@@ -178,13 +178,13 @@ def _needs(sim, hero):
     return unit * per_rack, -(-units // per_rack)
 
 
-@kernel
+@inlined
 def _nodes_of(sim, gpus):
     g = sim.cap.shape[1] - 1
     return -(-gpus // g)
 
 
-@kernel
+@inlined
 def _doubt_current(sim):
     """Keep no outlook of racks with slices of the job at hand: when it starts, no occupancy tells them."""
     g, j = sim.cap.shape[1] - 1, sim.clock[0].current
@@ -194,7 +194,7 @@ def _doubt_current(sim):
         slot = sim.gpu_next[slot]
 
 
-@kernel
+@inlined
 def _reserve(sim, needed):
     """Reserve the `needed` racks that are ready first, lower index first on ties."""
     for r in range(len(sim.racks)):

@@ -7,18 +7,18 @@ Quota is charged from start to end. A queue may use more than its nominal share 
 
 from __future__ import annotations
 
-from nvlenv.kernel import kernel
+from nvlenv.kernel import inlined
 from nvlenv.simulator.state import WAITING
 
 
-@kernel
+@inlined
 def goes_before(sim, a, b):
     """True if job a stands before job b in the waiting list."""
     pa, pb = sim.jobs[a].priority, sim.jobs[b].priority
     return pa > pb or (pa == pb and a < b)
 
 
-@kernel
+@inlined
 def position(sim, j):
     """Where job j is, or would be, in the waiting list."""
     low, high = 0, sim.clock[0].n_waiting
@@ -31,7 +31,7 @@ def position(sim, j):
     return low
 
 
-@kernel
+@inlined
 def enqueue(sim, j):
     """Job j joins the waiting list. Returns its position."""
     c, job = sim.clock[0], sim.jobs[j]
@@ -48,7 +48,7 @@ def enqueue(sim, j):
     return at
 
 
-@kernel
+@inlined
 def dequeue(sim, j):
     """Job j leaves the waiting list."""
     c, job = sim.clock[0], sim.jobs[j]
@@ -61,14 +61,14 @@ def dequeue(sim, j):
         c.hero_waiting -= job.gpus
 
 
-@kernel
+@inlined
 def charge(sim, q, gpus):
     """Add (or, negative, give back) usage of queue q and its cohort."""
     sim.queues[q].used += gpus
     sim.cohorts[sim.queues[q].cohort].used += gpus
 
 
-@kernel
+@inlined
 def has_quota(sim, j):
     """True if the job's queue may use so many GPUs more, borrowing from its cohort if need be."""
     job = sim.jobs[j]
@@ -77,7 +77,7 @@ def has_quota(sim, j):
     return queue.used + job.gpus <= queue.limit and cohort.used + job.gpus <= cohort.nominal
 
 
-@kernel
+@inlined
 def may_have_quota(sim, j):
     """True if the job's queue could use so many GPUs if nobody else did."""
     job = sim.jobs[j]
@@ -85,7 +85,7 @@ def may_have_quota(sim, j):
     return job.gpus <= queue.limit and job.gpus <= sim.cohorts[queue.cohort].nominal
 
 
-@kernel
+@inlined
 def is_blocked(sim, j):
     """True if an earlier job of the same StrictFIFO queue stays waiting."""
     queue = sim.queues[sim.jobs[j].queue]
@@ -93,7 +93,7 @@ def is_blocked(sim, j):
     return blocked and goes_before(sim, queue.blocker, j)
 
 
-@kernel
+@inlined
 def stays_waiting(sim, j):
     """Note that the scan leaves job j waiting: in a StrictFIFO queue it blocks those behind it."""
     queue = sim.queues[sim.jobs[j].queue]

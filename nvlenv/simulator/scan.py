@@ -10,7 +10,7 @@ arriving job alone, because it makes no room for the others.
 
 from __future__ import annotations
 
-from nvlenv.kernel import kernel
+from nvlenv.kernel import inlined, kernel
 from nvlenv.simulator.clock import next_time, pass_time
 from nvlenv.simulator.dynamics import apply_node_event, finish, start
 from nvlenv.simulator.eviction import open_rack
@@ -29,7 +29,7 @@ def advance(sim):
     return True
 
 
-@kernel
+@inlined
 def _next_event(sim):
     """Let the next instant happen, all of it. Returns False if the window ends before."""
     c = sim.clock[0]
@@ -58,7 +58,7 @@ def _next_event(sim):
     return True
 
 
-@kernel
+@inlined
 def _look_again(sim):
     """Capacity grew: everybody who waits may have something to decide."""
     c = sim.clock[0]
@@ -67,7 +67,7 @@ def _look_again(sim):
     c.stall_gpus = NO_DEMAND
 
 
-@kernel
+@inlined
 def _scan(sim):
     """Look for the first waiting job with something to decide, and make it current."""
     c = sim.clock[0]
@@ -86,7 +86,7 @@ def _scan(sim):
     return False
 
 
-@kernel
+@inlined
 def apply(sim, action):
     """Carry out an action of the current job. Returns True if the same job is up again, with a new mask."""
     c, racks = sim.clock[0], len(sim.racks)
@@ -119,7 +119,7 @@ def apply(sim, action):
     return True
 
 
-@kernel
+@inlined
 def _height_of(sim, domain):
     height = 0
     while domain >= sim.level_start[height + 1]:
@@ -127,7 +127,7 @@ def _height_of(sim, domain):
     return height
 
 
-@kernel
+@inlined
 def _placed(sim, pods):
     """Count pods that were just placed; the job starts with its last one."""
     c = sim.clock[0]
@@ -141,7 +141,7 @@ def _placed(sim, pods):
         c.current = -1
 
 
-@kernel
+@inlined
 def _hold(sim, j):
     """The job waits for the next instant; slices that were placed are returned."""
     c = sim.clock[0]

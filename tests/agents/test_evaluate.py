@@ -239,6 +239,8 @@ def test_a_workload_without_heroes_has_no_hero_wait() -> None:
         (["--policies", "best-fit", "--reference", "first-fit"], "first-fit"),
         (["--policies", "best-fit", "--episodes", "0"], "--episodes"),
         (["--policies", "best-fit", "--workers", "-1"], "--workers"),
+        (["--policies", "best-fit", "--seed", "-1"], "--seed"),
+        (["--policies", "best-fit", "--out", __file__], "expected a folder"),
         (["--policies", "best-fit", "--shifts", "load+30"], "load+30"),
         (["--policies", "best-fit", "--traces", "nowhere.csv"], "nowhere.csv"),
         (["--policies", "best-fit", "--scenarios", "lab-16", "lab-16"], "lab-16"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agents.evolve import STEPS, Judge, Scorer, first_arrays, main
+from agents.evolve import STATE, STEPS, Judge, Scorer, first_arrays, main
 from nvlenv.engine import load_policy
 from nvlenv.engine.policy_file import LearnedPolicy, fingerprint
 from nvlenv.policies import heuristic
@@ -69,3 +69,35 @@ def test_resuming_nothing_is_an_error_that_says_so(
 ) -> None:
     assert run(small_file, tmp_path / "nothing", 1, "--resume") == 2
     assert "no state of an evolution" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--population", "1"], "--population: found 1, expected at least 2"),
+        (["--every", "0"], "--every: found 0, expected at least 1"),
+        (["--threads", "0"], "--threads: found 0, expected at least 1"),
+        (["--seed", "-1"], "--seed: found -1, expected at least 0"),
+        (["--generations", "0"], "--generations: found 0, expected at least 1"),
+        (["--sigma", "nan"], "--sigma: found nan, expected a number above 0"),
+        (["--scenarios", "lab-16:0"], "--scenarios: found lab-16:0, expected at least 1 workload"),
+    ],
+)
+def test_settings_that_no_evolution_could_have_are_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, options: list[str], said: str
+) -> None:
+    assert main([*options, "--out", str(tmp_path / "run"), "--quiet"]) == 2
+    assert capsys.readouterr().err == f"error: {said}\n"
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_broken_state_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / STATE).write_bytes(b"broken")
+
+    assert main(["--resume", "--out", str(tmp_path), "--quiet"]) == 2
+    assert f"{tmp_path / STATE}: found a file that cannot be read" in capsys.readouterr().err
+
+
+def test_a_run_shorter_than_its_first_validation_leaves_a_policy(small_file: str, tmp_path: Path) -> None:
+    assert run(small_file, tmp_path, 1, "--every", "5") == 0
+    assert (tmp_path / "policy.npz").is_file()

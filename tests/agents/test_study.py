@@ -167,6 +167,7 @@ def test_one_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixtu
     ("arguments", "said"),
     [
         (["maintenance", "--episodes", "0"], "error: --episodes: found 0, expected at least 1"),
+        (["maintenance", "--seed", "-1"], "error: --seed: found -1, expected at least 0"),
         (["maintenance", "--policy", "x"], "error: --policy: found 'x', expected a policy only with hero-blocked"),
         (["hero-blocked", "--policy", "nobody.npz"], "error: nobody.npz"),
         (["hero-blocked", "--set", "workload.load=0.0001"], "error: synthetic: jobs: found no hero"),

@@ -22,7 +22,7 @@ from nvlenv.batch import Batch
 from nvlenv.scenario import load_scenario
 from tests.benchmarks.work import choices, lab, play, record, seconds
 
-USUAL = {"decisions": 67.0, "observations": 104.0}  # kernel / yardstick
+USUAL = {"decisions": 26.5, "observations": 78.0}  # kernel / yardstick
 SLOWER = 1.5  # fails between 1 (as usual) and 2 (half as fast), with room for noise on both sides
 TURNS, ROUNDS = 15, 20_000
 SIMULATORS, STEPS = 8, 150

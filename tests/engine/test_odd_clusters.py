@@ -18,8 +18,14 @@ from nvlenv.types import Mode, QueueSpec
 from tests.engine.clusters import NOW, cluster, free_racks, gang, node, nodes_of, tenant
 
 BAD_JOBS: dict[str, tuple[dict[str, Any], str]] = {
-    "a priority beyond 32 bits": ({"gpus": 4, "priority": 2**31}, "job hero, priority: found 2147483648, expected -2147"),
-    "a priority far below zero": ({"gpus": 4, "priority": -(2**31) - 1}, "job hero, priority: found -2147483649, expected"),
+    "a priority beyond 32 bits": (
+        {"gpus": 4, "priority": 2**31},
+        "job hero, priority: found 2147483648, expected -2147",
+    ),
+    "a priority far below zero": (
+        {"gpus": 4, "priority": -(2**31) - 1},
+        "job hero, priority: found -2147483649, expected",
+    ),
     "cpu that no 64 bits hold": ({"pods": 4, "cpu": "4000000000000000"}, "job hero, cpu: found more than 64 bits"),
     "memory that no 64 bits hold": ({"pods": 4, "memory": "4Ei"}, "job hero, memory: found more than 64 bits"),
 }
@@ -39,7 +45,7 @@ def test_the_amounts_at_the_bounds_are_no_error() -> None:
 def test_a_job_of_more_whole_nodes_than_32_bits_of_gpus_is_refused() -> None:
     huge = parse_job(json.dumps({"name": "huge", "pods": 2**30, "gpus_per_pod": 1, "exclusive": True}))
 
-    with pytest.raises(InputError, match="job huge.*1073741824 pods of 4 GPUs"):
+    with pytest.raises(InputError, match=r"job huge.*1073741824 pods of 4 GPUs"):
         PlacementEngine(free_racks(2), at=NOW).place(huge, at=NOW)
 
 

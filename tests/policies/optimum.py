@@ -19,8 +19,9 @@ from scipy.sparse import coo_array
 
 from nvlenv.policies import heuristic
 from nvlenv.policies.play import play
+from nvlenv.simulator.load import Rules, load
 from nvlenv.simulator.scan import advance, step
-from nvlenv.simulator.state import Dims, Rules, Sim, allocate, copy_into, load
+from nvlenv.simulator.state import Dims, Sim, allocate, copy_into
 from nvlenv.types import Mode
 from tests.simulator.cases import CLASSES, make_cluster, make_workload
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from nvlenv.simulator.dynamics import run
+from nvlenv.simulator.load import Rules, load
 from nvlenv.simulator.occupancy import occupy
 from nvlenv.simulator.scan import advance, apply
-from nvlenv.simulator.state import Dims, Rules, Sim, allocate, load, view
+from nvlenv.simulator.state import Dims, Sim, allocate, view
 from nvlenv.types import ActionLayout, Decision, Mode, Policy
 from tests.simulator.cases import CLASSES, make_cluster, make_workload
 

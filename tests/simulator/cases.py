@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from nvlenv.simulator.state import Dims, Rules, Sim, allocate, load
+from nvlenv.simulator.load import Rules, load
+from nvlenv.simulator.state import Dims, Sim, allocate
 from nvlenv.types import ClusterSpec, Mode, NodeEvents, QueueSpec, Workload
 
 INF = float("inf")

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nvlenv.simulator.load import Rules, load
 from nvlenv.simulator.scan import advance, step
-from nvlenv.simulator.state import DONE, PENDING, RUNNING, WAITING, Dims, Rules, Sim, load
+from nvlenv.simulator.state import DONE, PENDING, RUNNING, WAITING, Dims, Sim
 from nvlenv.types import NodeEventKind, NodeEvents, Workload
 from tests.simulator.cases import CLASSES, empty_sim, make_cluster, make_workload
 from tests.simulator.cases import jobs as draw_job

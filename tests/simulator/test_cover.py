@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvlenv.simulator.cover import cheapest_victims
+from nvlenv.simulator.load import Rules, load
 from nvlenv.simulator.occupancy import occupy, release
-from nvlenv.simulator.state import Dims, Row, Rules, load
+from nvlenv.simulator.state import Dims, Row
 from tests.simulator.cases import CLASSES, empty_sim, make_cluster, make_workload
 
 T = TypeVar("T")

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nvlenv.simulator.load import Rules, load
 from nvlenv.simulator.scan import advance, apply, step
-from nvlenv.simulator.state import DONE, RUNNING, SLOT_SIZES, WAITING, Dims, Rules, Sim, copy_into, load
+from nvlenv.simulator.state import DONE, RUNNING, SLOT_SIZES, WAITING, Dims, Sim, copy_into
 from nvlenv.types import ActionLayout, ClusterSpec, Mode, NodeEventKind, NodeEvents, QueueSpec, Workload
 from tests.simulator.cases import CLASSES, empty_sim, make_cluster, make_workload
 

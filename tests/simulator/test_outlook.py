@@ -12,9 +12,10 @@ import pytest
 from nvlenv.batch import Batch
 from nvlenv.observation import PATIENCE
 from nvlenv.scenario import Scenario
+from nvlenv.simulator.load import Rules, load
 from nvlenv.simulator.outlook import pool_start, refresh_for
 from nvlenv.simulator.scan import advance, step
-from nvlenv.simulator.state import RUNNING, Dims, Rules, Sim, allocate, load, view
+from nvlenv.simulator.state import RUNNING, Dims, Sim, allocate, view
 from nvlenv.types import Mode
 from tests.simulator.cases import make_cluster, make_workload
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from nvlenv.errors import InputError
+from nvlenv.simulator.load import Rules, load
 from nvlenv.simulator.scan import advance, step
-from nvlenv.simulator.state import Dims, Row, Rules, Sim, copy_into, load
+from nvlenv.simulator.state import Dims, Row, Sim, copy_into
 from nvlenv.types import ActionLayout, ClusterSpec, Mode, NodeEventKind, NodeEvents
 from tests.simulator.cases import CLASSES, empty_sim, make_cluster, make_workload
 

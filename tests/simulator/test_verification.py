@@ -13,8 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nvlenv.simulator.load import Rules
 from nvlenv.simulator.scan import advance, step
-from nvlenv.simulator.state import Rules, Sim
+from nvlenv.simulator.state import Sim
 from nvlenv.types import NodeEventKind, NodeEvents, QueueSpec
 from tests.simulator.cases import Case, cases, make_cluster, make_workload
 
