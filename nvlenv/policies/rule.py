@@ -36,6 +36,7 @@ PACKINGS = (
 )
 MODIFIERS = ("fill", "tight", "delay", "hold", "easy", "drain", "open", "open-hero")
 NO_OPEN, OPEN_CHEAPEST, OPEN_HERO = 0, 1, 2
+LARGEST = 2**31  # of a parameter
 
 
 class Rule(NamedTuple):
@@ -122,6 +123,6 @@ def _parse_number(field: str, text: str, number: type[int] | type[float]) -> int
         value = number(text)
     except ValueError:
         value = -1
-    if not value >= 0:  # nan included
-        raise InputError("policy", field, repr(text), f"a number of at least 0 ({number.__name__})")
+    if not 0 <= value < LARGEST:  # nan included
+        raise InputError("policy", field, repr(text), f"a number of at least 0, below 2^31 ({number.__name__})")
     return value

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from nvlenv.kernel import inlined
-from nvlenv.simulator.queues import may_have_quota
+from nvlenv.kernel import inlined, kernel
+from nvlenv.simulator.queues import is_held_by_quota
 from nvlenv.simulator.state import RELEASE_BINS as BINS
 from nvlenv.simulator.state import Row
+from nvlenv.types import Mode
 
+REQUIRED = int(Mode.REQUIRED)
 OVERDUE_FACTOR = 1.5
 SHORTEST_ESTIMATE = 1.0 / 60.0  # h
 RELEASED = int(Row.RELEASED)
@@ -87,7 +89,7 @@ def _find_target(sim, least, patience):
     target, most = -1, 0.0
     for k in range(c.n_waiting if c.hero_waiting > 0 or least < c.hero_gpus else 0):
         j = sim.waiting[k]
-        if sim.jobs[j].gpus >= least and may_have_quota(sim, j):
+        if sim.jobs[j].gpus >= least and not is_held_by_quota(sim, j):
             if patience <= 0.0:
                 return j
             value = urgency(sim, j, patience)
@@ -119,8 +121,10 @@ def refresh_for(sim, least, patience=0.0):
             refresh_rack(sim, r)
             changed = True
     if changed:
-        _reserve(sim, needed)
-        c.pool_start = pool_start(sim, sim.jobs[hero].gpus) if hero >= 0 and c.shadow < np.inf else np.inf
+        domain = _reserve_in_time(sim, hero, needed)
+        c.pool_start = c.shadow  # GPUs anywhere help nobody who wants one block, or who can never start
+        if hero >= 0 and domain < 0 and c.shadow < np.inf:
+            c.pool_start = pool_start(sim, sim.jobs[hero].gpus)
     _doubt_current(sim)
 
 
@@ -194,15 +198,46 @@ def _doubt_current(sim):
         slot = sim.gpu_next[slot]
 
 
+@kernel
+def _reserve_in_time(sim, hero, needed):
+    """Reserve racks for the target. Returns the domain in which it wants them all; -1: they may be anywhere.
+
+    Of several domains (blocks, ...) the one whose racks are ready first, lower index first on ties.
+    """
+    c, height = sim.clock[0], 0
+    if hero >= 0 and sim.jobs[hero].mode == REQUIRED:
+        height = sim.jobs[hero].height
+    if height == 0:
+        _reserve(sim, needed, 0, len(sim.racks))
+        return -1
+    best, best_shadow = -1, np.inf
+    for d in range(sim.level_start[height], sim.level_start[height + 1]):
+        _reserve_inside(sim, needed, height, d)
+        if best < 0 or c.shadow < best_shadow:
+            best, best_shadow = d, c.shadow
+    _reserve_inside(sim, needed, height, best)
+    return best
+
+
 @inlined
-def _reserve(sim, needed):
-    """Reserve the `needed` racks that are ready first, lower index first on ties."""
+def _reserve_inside(sim, needed, height, domain):
+    """Reserve racks of one domain; they are one contiguous run."""
+    first, last = 0, 0
+    for r in range(len(sim.racks)):
+        if sim.ancestors[r, height] == domain:
+            first, last = (r if last == 0 else first), r + 1
+    _reserve(sim, needed, first, last)
+
+
+@inlined
+def _reserve(sim, needed, first, last):
+    """Reserve the `needed` of racks first <= r < last that are ready first, lower index first on ties."""
     for r in range(len(sim.racks)):
         sim.racks[r].reserved = 0
     sim.clock[0].shadow = np.inf
     for _ in range(needed):
         best = -1
-        for r in range(len(sim.racks)):
+        for r in range(first, last):
             rack = sim.racks[r]
             if rack.reserved == 0 and rack.ready < np.inf and (best < 0 or rack.ready < sim.racks[best].ready):
                 best = r

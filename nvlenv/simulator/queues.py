@@ -86,6 +86,16 @@ def may_have_quota(sim, j):
 
 
 @inlined
+def is_held_by_quota(sim, j):
+    """True if waiting for GPUs is not what keeps job j: it lacks more quota than GPUs, or can never have enough."""
+    job = sim.jobs[j]
+    queue = sim.queues[job.queue]
+    cohort = sim.cohorts[queue.cohort]
+    lacks = max(queue.used + job.gpus - queue.limit, cohort.used + job.gpus - cohort.nominal)
+    return not may_have_quota(sim, j) or lacks > max(0, job.gpus - sim.cap[len(sim.cap) - 1, 1])
+
+
+@inlined
 def is_blocked(sim, j):
     """True if an earlier job of the same StrictFIFO queue stays waiting."""
     queue = sim.queues[sim.jobs[j].queue]

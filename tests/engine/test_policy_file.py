@@ -178,7 +178,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "array unknown": (lambda path: rewritten(path, extra=np.zeros(1)), "arrays: found unknown ['extra']"),
     "wrong shape": (lambda path: rewritten(path, pool=np.zeros((8, 8))), "pool: found float64 of shape (8, 8)"),
     "wrong type": (lambda path: rewritten(path, mid_bias=np.zeros(8, int)), "mid_bias: found int64"),
-    "mixed widths": (fewer_hidden, "expected float64 of shape (25, 4)"),
+    "mixed widths": (fewer_hidden, f"expected float64 of shape ({N_RACK}, 4)"),
     "no width": (lambda path: rewritten(path, in_bias=np.zeros(0)), "in_bias: found 0 hidden units"),
     "not finite": (lambda path: rewritten(path, mid_bias=np.full(8, np.inf)), "mid_bias: found a number that is not"),
     "changed weight": (heavier, "sha256"),
@@ -280,7 +280,7 @@ def test_observations_of_another_shape_are_refused() -> None:
 
 
 def test_decision_by_decision_batch_and_episode_agree(small: Scenario) -> None:
-    policy, batch = LearnedPolicy(random_arrays(3)), Batch(small, 1, np.random.SeedSequence(5))
+    policy, batch = LearnedPolicy(random_arrays(1)), Batch(small, 1, np.random.SeedSequence(5))
     actions = []
     for _ in range(400):
         action = policy(Decision(batch.view(0), batch.mask[0], batch.layout))
@@ -294,7 +294,7 @@ def test_decision_by_decision_batch_and_episode_agree(small: Scenario) -> None:
 
 
 def test_logits_of_a_decision_explain_its_action(small: Scenario) -> None:
-    policy, batch = LearnedPolicy(random_arrays(3)), Batch(small, 1, np.random.SeedSequence(5))
+    policy, batch = LearnedPolicy(random_arrays(1)), Batch(small, 1, np.random.SeedSequence(5))
     decision = Decision(batch.view(0), batch.mask[0], batch.layout)
 
     logits = policy.logits(decision)

@@ -108,7 +108,7 @@ def test_a_failed_node_is_replaced_in_its_rack(client: TestClient) -> None:
 
 
 def test_a_job_that_waits_can_be_withdrawn(client: TestClient) -> None:
-    job = {"name": "hero", "gpus": 16, "mode": "required"}
+    job = {"name": "hero", "gpus": 8, "mode": "required"}
 
     assert client.post("/v1/enqueue", json=job).json() == {"job": "default/hero"}
     assert client.post("/v1/finish", json={"job": "default/hero"}).status_code == 200
