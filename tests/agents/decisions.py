@@ -62,7 +62,7 @@ def _play(batch: Batch, rng: np.random.Generator, steps: int) -> Iterator[tuple[
             batch.reset(i)
 
 
-def perturbed(seed: int = 0, hidden: int = 32, size: float = 2.0) -> PlacementNetwork:
+def perturbed(seed: int = 0, hidden: int = 32, size: float = 0.5) -> PlacementNetwork:
     """A network whose logits are nowhere near the prior's."""
     torch.manual_seed(seed)
     network = PlacementNetwork(hidden)

@@ -50,7 +50,7 @@ def torch_actions(network: PlacementNetwork, decisions: Recorded) -> np.ndarray:
     ("n", "seed"), [(3_000, 0), pytest.param(100_000, 1, marks=pytest.mark.slow)], ids=["3000", "100000"]
 )
 def test_exported_and_live_policy_take_the_same_actions(n: int, seed: int, tmp_path: Path) -> None:
-    network, decisions = perturbed(seed), record(n)
+    network, decisions = perturbed(seed, size=2.0), record(n)
     live = PlacementPolicy(observation_space(16), action_space(16), lambda _: 1e-3)
     live.network.load_state_dict(network.state_dict())
 
