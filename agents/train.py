@@ -39,7 +39,6 @@ from nvlenv.config import config_names, find_config, load_config
 from nvlenv.engine.policy_file import read_policy_file
 from nvlenv.errors import InputError
 from nvlenv.files import write_json, write_text
-from nvlenv.kernel import is_compiled
 from nvlenv.policies import baseline_name
 from nvlenv.scenario import load_scenario
 from nvlenv.vector import NVL72VecEnv
@@ -86,8 +85,6 @@ def train(config: TrainConfig, run: Path, resume: bool = False, quiet: bool = Fa
     `workers` : processes that play the simulators, maybe on other machines; 0: this one.
     """
     torch.set_num_threads(config.threads)
-    if not is_compiled():
-        print("compiling the simulator: about a minute, once after installation", file=sys.stderr)
     algorithm: type[MaskablePPO] = MaskablePPO
     new_env: Callable[[TrainConfig, int], VecEnv] = make_env
     if workers:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from functools import cache
@@ -55,8 +56,15 @@ def cache_folder() -> Path:
 
 
 def is_compiled() -> bool:
-    """False if the next call of a kernel has to wait about a minute for the compiler."""
+    """False if the next call of a kernel has to wait for the compiler."""
     return any(cache_folder().rglob("*.nbc"))
+
+
+@cache
+def tell_if_compiling() -> None:
+    """Say once, on stderr, why the first call will take so long, if it will."""
+    if not is_compiled():
+        print("nvlenv: compiling the simulator, once after installation: a minute or two", file=sys.stderr, flush=True)
 
 
 def _compile(**options: Any) -> Callable[[Callable[..., Any]], Any]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nvlenv.kernel import compiled
+from nvlenv.kernel import compiled, tell_if_compiling
 from nvlenv.types import ClusterSpec
 
 SLOT_SIZES = (1, 2, 4, 8, 16, 18)  # slice sizes in nodes whose free slots are counted all the time
@@ -289,6 +289,7 @@ class Dims:
 
 def allocate(n: int, dims: Dims) -> Sim:
     """A batch of n empty simulators; every one must be filled by `load` before use."""
+    tell_if_compiling()
     d = dims
     jobs, rack_gpus = max(d.jobs, 1), d.rack_nodes * d.gpus_per_node
     work_space = max(d.racks, d.nodes, d.gpus_per_node + 1, rack_gpus, (d.rack_nodes + 1) ** 2, RELEASE_BINS)
