@@ -228,7 +228,7 @@ def run_training(arguments: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = parser().parse_args(argv)
+    arguments = parser().parse_intermixed_args(argv)  # settings may stand before and after options
     try:
         return run_training(arguments)
     except InputError as error:
