@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from agents.cases import Case, make_case
-from agents.cells import Stage, fingerprint, resolve, stage
-from agents.episodes import split_seeds
+from agents.cells import BASELINE, Stage, fingerprint, resolve, stage
+from agents.episodes import TRUE_DURATIONS, split_seeds
 from agents.summary import columns_of, plain
 from nvlenv.config import read_yaml
 from nvlenv.engine.policy_file import read_policy_file
@@ -86,7 +86,8 @@ def _check_set(folder: Path, results: dict[str, Any], label: str, each: dict[str
     if case.scenario.digest() != each["scenario_digest"]:
         yield f"{label}: its scenario has other settings now than when it was recorded"
         return
-    names = {name: _here(folder, name, case, sha256) for name, sha256 in results["policies"].items()}
+    recorded = {name: _recorded(name, sha256, each) for name, sha256 in results["policies"].items()}
+    names = {name: _here(folder, name, case, sha256) for name, sha256 in recorded.items()}
     present = {name: found for name, found in names.items() if found is not None}
     yield from (f"{label}: {name} is not here, so it was not played" for name in names if name not in present)
     seeds = split_seeds(results["seed"], results["split"], results["episodes"])
@@ -95,6 +96,12 @@ def _check_set(folder: Path, results: dict[str, Any], label: str, each: dict[str
         for metric, recorded in each["workloads"][name].items():
             if not _same(recorded, again[found].get(metric, [])):
                 yield f"{label}, {name}, {metric}: recorded mean {_mean(recorded)}, now {_mean(again[found][metric])}"
+
+
+def _recorded(name: str, sha256: str, each: dict[str, Any]) -> str:
+    """The policy that a name stood for in this set: `baseline` is another one in every scenario."""
+    plain = name.removesuffix(TRUE_DURATIONS)
+    return each["baseline"] + name[len(plain) :] if plain == BASELINE else sha256
 
 
 def _case_of(results: dict[str, Any], each: dict[str, Any]) -> Case:
