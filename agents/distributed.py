@@ -37,6 +37,8 @@ from nvlenv.env import Observation, action_space, observation_space
 from nvlenv.errors import InputError
 from nvlenv.scenario import load_scenario
 
+WITH_CALL = 80_000  # bytes; Ray stores arguments of 100 KB and more, once for every call
+
 
 def parts_of(config: TrainConfig) -> int:
     """Minibatches of one rollout of all simulators."""
@@ -68,15 +70,19 @@ class RemoteEnvs(VecEnv):
 
     def play(self, weights: Arrays, done_steps: int) -> list[Played]:
         """One rollout of every worker, in their order."""
-        shared = self.ray.put(weights)
+        shared = self._sent(weights)
         played: list[Played] = self.ray.get([worker.play.remote(shared, done_steps) for worker in self.workers])
         return played
 
     def gradients(self, weights: Arrays, part: int) -> list[Gradient]:
         """The gradients of those workers that have something to learn from, in their order."""
-        shared = self.ray.put(weights)
+        shared = self._sent(weights)
         answers = self.ray.get([worker.gradient.remote(shared, part) for worker in self.workers])
         return [answer for answer in answers if answer is not None]
+
+    def _sent(self, weights: Arrays) -> Any:
+        """Weights as the workers' methods take them. Small ones go with the call, which halves the trip."""
+        return weights if sum(array.nbytes for array in weights.values()) < WITH_CALL else self.ray.put(weights)
 
     def close(self) -> None:
         """End the workers' processes."""

@@ -1,15 +1,15 @@
-"""What more cores would give a training run: constants measured here, and the arithmetic that follows from them.
+"""What more cores give a training run: measured on this machine, and arithmetic for more from constants measured here.
 
     python -m agents.scaling
 
-A rollout of D decisions, learned from in M minibatches (all epochs together), takes W workers
+A rollout of T steps of all simulators, D decisions, learned from in M minibatches (of all epochs) takes W workers
 
-    D (play + learn) / W  +  M (trip + step + W answer)    seconds:
+    D (play + learn) / W  +  T turn  +  M (trip + step + W answer)    seconds:
 
-playing and gradients are spread; for each minibatch the learner sends weights and hears from workers (`trip`), takes
-in each answer (`answer`) and steps the optimizer (`step`). Larger minibatches have fewer trips. `play` and `learn` are
-measured with all simulators in one worker; with few of them a decision is dearer, so that many workers want more
-simulators and fewer steps of each.
+playing and gradients are spread; what a step of simulators and network costs however few they are (`turn`) is not. For
+each minibatch the learner sends weights and hears from workers (`trip`), takes in each answer (`answer`) and steps the
+optimizer (`step`). So one run on many cores wants larger minibatches, and more simulators with fewer steps each.
+Left out is that workers wait for the slowest of them, and what cores share: their memory's bandwidth.
 """
 
 from __future__ import annotations
@@ -22,18 +22,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
+import torch
 from rich.console import Console
 from rich.table import Table
+from sb3_contrib import MaskablePPO
 
 from agents.config import TrainConfig
 from agents.distributed import DistributedPPO, RemoteEnvs, parts_of
+from agents.memory import keep_freed_memory
 from agents.train import make_env, make_model
 from agents.worker import Arrays, Gradient, Played, Worker
 from nvlenv.config import config_names, find_config, load_config
 from nvlenv.errors import InputError
 
 CORES = (1, 2, 10, 100, 1000)
-TRIPS = 50
+TRIPS, TURNS = 50, 5
+WARM_UP = 3  # rollouts, until memory has grown
+FEWER = 8  # simulators are measured all together, and an eighth of them
+PER = {"play": "decision", "learn": "decision", "turn": "step of all simulators"}
 
 Result = TypeVar("Result")
 
@@ -43,16 +50,19 @@ class Constants:
     """Seconds of one core."""
 
     play: float  # per decision
+    turn: float  # per step of all simulators
     learn: float  # per decision, all epochs
     step: float  # per minibatch
     answer: float  # per minibatch and worker
-    trip: float = 0.0  # per minibatch, by the clock
+    trip: float  # per minibatch, by the clock
 
-    def rate(self, workers: int, decisions: int, minibatches: int) -> float:
+    def rate(self, workers: int, config: TrainConfig) -> float:
         """Decisions per second of one run; 0 workers: in one process, where nothing is sent."""
+        steps, minibatches = config.ppo.n_steps, parts_of(config) * config.ppo.n_epochs
+        decisions = config.envs * steps
         spread = decisions * (self.play + self.learn) / max(1, workers)
         exchange = self.trip + workers * self.answer if workers else 0.0
-        return decisions / (spread + minibatches * (self.step + exchange))
+        return decisions / (spread + steps * self.turn + minibatches * (self.step + exchange))
 
 
 class _Timed(RemoteEnvs):
@@ -82,6 +92,23 @@ class _Timed(RemoteEnvs):
 
 def measure(config: TrainConfig, rollouts: int) -> Constants:
     """Play and learn from so many rollouts in this process, after one to warm up. Measured is the time of the CPU."""
+    spent, rest = _spent(config, rollouts)
+    few = max(1, config.envs // FEWER)
+    fewer, _ = _spent(config.model_copy(update={"envs": few}), rollouts)
+    steps, minibatches = rollouts * config.ppo.n_steps, rollouts * parts_of(config) * config.ppo.n_epochs
+    play = max(0.0, (spent["play"] - fewer["play"]) / (config.envs - few)) / steps
+    return Constants(
+        play=play,
+        turn=spent["play"] / steps - config.envs * play,
+        learn=spent["learn"] / (steps * config.envs),
+        step=rest / minibatches,
+        answer=spent["answer"] / minibatches,
+        trip=round_trip(config),
+    )
+
+
+def _spent(config: TrainConfig, rollouts: int) -> tuple[dict[str, float], float]:
+    """Seconds of a worker that has all simulators of the run, and of the learner."""
     env = _Timed(config)
     model = make_model(config, env, DistributedPPO)
     decisions = config.envs * config.ppo.n_steps
@@ -89,10 +116,7 @@ def measure(config: TrainConfig, rollouts: int) -> Constants:
     env.spent = dict.fromkeys(env.spent, 0.0)
     begin = time.process_time()
     model.learn(rollouts * decisions, reset_num_timesteps=False)
-    rest = time.process_time() - begin - sum(env.spent.values())
-    done, minibatches = rollouts * decisions, rollouts * env.parts * config.ppo.n_epochs
-    spent = env.spent
-    return Constants(spent["play"] / done, spent["learn"] / done, rest / minibatches, spent["answer"] / minibatches)
+    return env.spent, time.process_time() - begin - sum(env.spent.values())
 
 
 def round_trip(config: TrainConfig) -> float:
@@ -107,15 +131,46 @@ def round_trip(config: TrainConfig) -> float:
     return (time.perf_counter() - begin) / TRIPS
 
 
+def by_the_clock(config: TrainConfig, workers: int, rollouts: int) -> float:
+    """Decisions per second of a run with so many workers (0: none, in this process), evaluation apart.
+
+    The median of so many rollouts, each played and learned from, after some to warm up.
+    """
+    env = RemoteEnvs(config, workers) if workers else make_env(config)
+    model = make_model(config, env, DistributedPPO if workers else MaskablePPO)
+    decisions, seconds = config.envs * config.ppo.n_steps, []
+    for _ in range(WARM_UP + rollouts):
+        begin = time.perf_counter()
+        model.learn(decisions, reset_num_timesteps=False)
+        seconds.append(time.perf_counter() - begin)
+    env.close()
+    return decisions / float(np.median(seconds[WARM_UP:]))
+
+
+def clock_table(config: TrainConfig, workers: Sequence[int], rollouts: int) -> Table:
+    """What runs with so many workers do on this machine, by the clock.
+
+    Runs of all sizes take turns, because a machine has fast and slow minutes; shown are medians over the turns.
+    """
+    counts = (0, *workers)
+    rates = np.array([[by_the_clock(config, count, rollouts) for count in counts] for _ in range(TURNS)])
+    table = Table(title="measured, in decisions per second by the clock")
+    for head in ("workers", "one run", "against no workers"):
+        table.add_column(head, justify="right")
+    ratios = rates / rates[:, :1]
+    for count, rate, ratio in zip(counts, np.median(rates, axis=0), np.median(ratios, axis=0), strict=True):
+        table.add_row(f"{count:,}" if count else "none", f"{rate:,.0f}", f"{ratio:.2f}x")
+    return table
+
+
 def plan(constants: Constants, config: TrainConfig) -> Table:
     """Decisions per second of one run on all the cores, and of one run on every core."""
     table = Table(title="what so many cores would give, in decisions per second")
     for head in ("cores", "one run on all", "against one core", "a run per core"):
         table.add_column(head, justify="right")
-    sizes = config.envs * config.ppo.n_steps, parts_of(config) * config.ppo.n_epochs
-    alone = constants.rate(0, *sizes)
+    alone = constants.rate(0, config)
     for cores in CORES:
-        rate = alone if cores == 1 else constants.rate(cores, *sizes)  # the learner sleeps while they work
+        rate = alone if cores == 1 else constants.rate(cores, config)  # the learner sleeps while they work
         table.add_row(f"{cores:,}", f"{rate:,.0f}", f"{rate / alone:.1f}x", f"{cores * alone:,.0f}")
     return table
 
@@ -126,19 +181,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings of the run, such as envs=128")
     parser.add_argument("--config", default="default", help=f"a YAML file or one of {', '.join(config_names('train'))}")
-    parser.add_argument("--rollouts", type=int, default=5, help="to measure (default %(default)s)")
-    arguments = parser.parse_args(argv)
+    parser.add_argument("--rollouts", type=int, default=10, help="to measure (default %(default)s)")
+    parser.add_argument(
+        "--workers", type=int, nargs="+", default=[1, 2], metavar="N", help="to measure by the clock (default 1 2)"
+    )
+    arguments = parser.parse_intermixed_args(argv)
     try:
         if arguments.rollouts < 1:
             raise InputError("--rollouts", "", arguments.rollouts, "at least 1")
         config = load_config(TrainConfig, find_config("train", arguments.config), arguments.overrides)
-        measured = measure(config, arguments.rollouts)
-        constants = Constants(measured.play, measured.learn, measured.step, measured.answer, round_trip(config))
+        torch.set_num_threads(config.threads)
+        keep_freed_memory()
+        clock = clock_table(config, arguments.workers, arguments.rollouts)
+        constants = measure(config, arguments.rollouts)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     for name, value in vars(constants).items():
-        print(f"{name:6s} {1e6 * value:8.1f} us per {'decision' if name in ('play', 'learn') else 'minibatch'}")
+        print(f"{name:6s} {1e6 * value:8.1f} us per {PER.get(name, 'minibatch')}")
+    Console().print(clock)
     Console().print(plan(constants, config))
     return 0
 

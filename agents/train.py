@@ -32,6 +32,7 @@ from agents.config import TrainConfig
 from agents.episodes import find_policy, split_scenario
 from agents.evaluate import evaluate, evaluation_scenario, table, versions
 from agents.figures import draw_all
+from agents.memory import keep_freed_memory
 from agents.network import load_arrays
 from agents.policy import PlacementPolicy, network_of
 from agents.release import read_results
@@ -85,6 +86,7 @@ def train(config: TrainConfig, run: Path, resume: bool = False, quiet: bool = Fa
     `workers` : processes that play the simulators, maybe on other machines; 0: this one.
     """
     torch.set_num_threads(config.threads)
+    keep_freed_memory()
     algorithm: type[MaskablePPO] = MaskablePPO
     new_env: Callable[[TrainConfig, int], VecEnv] = make_env
     if workers:

@@ -45,6 +45,8 @@ NAME = "ppo"
 JUDGED = 4  # times in a trial
 STARTUP = 4  # trials drawn at random, and never given up
 COUNTED = (TrialState.COMPLETE, TrialState.PRUNED)
+N_STEPS, BATCH_SIZES = (64, 128, 256), (1024, 2048, 4096)
+LOOSEST_KL = 0.1
 
 Setting = bool | int | float | str | None
 
@@ -58,7 +60,9 @@ def propose(trial: optuna.Trial) -> dict[str, Setting]:
         "ppo.entropy": trial.suggest_float("ppo.entropy", 3e-4, 2e-2, log=True),
         "ppo.clip": trial.suggest_float("ppo.clip", 0.1, 0.3),
         "ppo.n_epochs": trial.suggest_int("ppo.n_epochs", 2, 8),
-        "ppo.n_steps": trial.suggest_categorical("ppo.n_steps", [64, 128, 256]),
+        "ppo.n_steps": trial.suggest_categorical("ppo.n_steps", N_STEPS),
+        "ppo.batch_size": trial.suggest_categorical("ppo.batch_size", BATCH_SIZES),
+        "ppo.target_kl": trial.suggest_float("ppo.target_kl", 0.01, LOOSEST_KL, log=True),
     }
 
 
@@ -67,8 +71,14 @@ def as_it_is(config: TrainConfig) -> dict[str, Any]:
     ppo = config.ppo
     return {
         "ppo.lr_start": ppo.lr_start, "forgotten": 1 - ppo.gamma, "ppo.gae_lambda": ppo.gae_lambda,
-        "ppo.entropy": ppo.entropy, "ppo.clip": ppo.clip, "ppo.n_epochs": ppo.n_epochs, "ppo.n_steps": ppo.n_steps,
+        "ppo.entropy": ppo.entropy, "ppo.clip": ppo.clip, "ppo.n_epochs": ppo.n_epochs,
+        "ppo.n_steps": _nearest(ppo.n_steps, N_STEPS), "ppo.batch_size": _nearest(ppo.batch_size, BATCH_SIZES),
+        "ppo.target_kl": ppo.target_kl or LOOSEST_KL,
     }  # fmt: skip
+
+
+def _nearest(value: int, choices: Sequence[int]) -> int:
+    return min(choices, key=lambda choice: abs(choice - value))
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from stable_baselines3.common.utils import explained_variance
 from torch import Tensor
 
 from agents.config import TrainConfig
+from agents.memory import keep_freed_memory
 from agents.policy import PlacementPolicy, network_of
 from agents.train import make_env, make_model
 
@@ -67,6 +68,7 @@ class Worker:
             seed = int(np.random.SeedSequence((seed, self.rank, done_steps)).generate_state(1)[0])
         config = self.config.model_copy(update={"seed": seed, "envs": self.envs})
         torch.set_num_threads(1)
+        keep_freed_memory()
         model = make_model(config, make_env(config))
         model._setup_learn(config.steps, self.infos)
         self.begun_at = done_steps
