@@ -32,6 +32,7 @@ from agents.episodes import SPLITS, TRUE_DURATIONS, Played, find_policy, split_s
 from agents.latency import decision_latency
 from agents.summary import describe, short_name
 from agents.tables import table
+from nvlenv.commandline import command
 from nvlenv.errors import InputError
 from nvlenv.files import write_json
 from nvlenv.scenario import Scenario, scenario_names
@@ -225,24 +226,19 @@ def save(results: dict[str, Any], first: Case, out: Path) -> None:
         print(picture)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@command
+def main(argv: list[str]) -> int:
     """Run the command line; 0: done, 1: a release that does not give what it says, 2: bad input, 130: interrupted."""
-    given = sys.argv[1:] if argv is None else list(argv)
-    arguments = parser().parse_args(given)
-    arguments.given = given
-    try:
-        if arguments.release is not None:
-            from agents.release import check_release
+    arguments = parser().parse_args(argv)
+    arguments.given = argv
+    if arguments.release is not None:
+        from agents.release import check_release
 
-            return 0 if check_release(arguments.release, arguments.workers, arguments.quiet) else 1
+        return 0 if check_release(arguments.release, arguments.workers, arguments.quiet) else 1
+    try:
         run(arguments)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
-        again = "; the same command goes on" if arguments.out is not None else ""
-        print(f"\ninterrupted{again}", file=sys.stderr)
-        return 130
+        raise KeyboardInterrupt("the same command goes on" if arguments.out is not None else "") from None
     return 0
 
 

@@ -34,6 +34,7 @@ from agents.episodes import SPLITS, find_policy, split_scenario, split_seeds
 from agents.evaluate import versions
 from agents.export import LICENCE
 from agents.network import PlacementNetwork, network_arrays
+from nvlenv.commandline import command
 from nvlenv.engine.policy_file import Arrays, LearnedPolicy, read_policy_file, save_policy
 from nvlenv.errors import InputError
 from nvlenv.files import write_json, written_whole
@@ -262,22 +263,17 @@ def check(arguments: argparse.Namespace) -> None:
         raise InputError("--scenarios", "", f"{empty}:0", "at least 1 workload")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    given = sys.argv[1:] if argv is None else list(argv)
-    arguments = parser().parse_args(given)
-    arguments.given = given
+@command
+def main(argv: list[str]) -> None:
+    arguments = parser().parse_args(argv)
+    arguments.given = argv
+    check(arguments)
     try:
-        check(arguments)
         progress = evolve(arguments)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
-        how = f"go on with --resume --out {arguments.out}" if (arguments.out / STATE).is_file() else "nothing is kept"
-        print(f"interrupted; {how}", file=sys.stderr)
-        return 130
+        kept = (arguments.out / STATE).is_file()
+        raise KeyboardInterrupt(f"go on with --resume --out {arguments.out}" if kept else "nothing is kept") from None
     print(f"best on validation: {progress.best_score:.3f} of what the baselines pay; {arguments.out / 'policy.npz'}")
-    return 0
 
 
 if __name__ == "__main__":

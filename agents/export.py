@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from torch import Tensor, nn
 from agents.card import write_card
 from agents.network import PlacementNetwork, load_arrays, network_arrays
 from agents.release import read_results
+from nvlenv.commandline import command
 from nvlenv.engine.inference import LOGIT_GRID
 from nvlenv.engine.policy_file import read_policy_file, save_policy
 from nvlenv.errors import InputError
@@ -132,23 +132,19 @@ def parser() -> argparse.ArgumentParser:
     return out
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@command
+def main(argv: list[str]) -> None:
     arguments = parser().parse_args(argv)
-    try:
-        if arguments.out.suffix != ".npz":
-            raise InputError("--out", "", repr(str(arguments.out)), "a name that ends in .npz")
-        network, manifest = load_network(arguments.run)
-        results = results_for(arguments.run, arguments.results)
-        export_policy(network, arguments.out, manifest)
-        print(arguments.out)
-        print(write_card(arguments.out, results))
-        if arguments.onnx is not None:
-            export_onnx(network, arguments.onnx)
-            print(arguments.onnx)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    if arguments.out.suffix != ".npz":
+        raise InputError("--out", "", repr(str(arguments.out)), "a name that ends in .npz")
+    network, manifest = load_network(arguments.run)
+    results = results_for(arguments.run, arguments.results)
+    export_policy(network, arguments.out, manifest)
+    print(arguments.out)
+    print(write_card(arguments.out, results))
+    if arguments.onnx is not None:
+        export_onnx(network, arguments.onnx)
+        print(arguments.onnx)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from rich.table import Table
 from agents.cases import evaluation_scenario
 from agents.episodes import split_scenario, split_seeds
 from agents.statistics import Interval, bootstrap
+from nvlenv.commandline import command
 from nvlenv.errors import InputError
 from nvlenv.kernel import compiled, kernel
 from nvlenv.loading import prepare
@@ -180,15 +181,9 @@ def run(arguments: argparse.Namespace) -> None:
     Console(width=100).print(table)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; 0: done, 2: bad input, told in one line on stderr."""
-    arguments = parser().parse_args(argv)
-    try:
-        run(arguments)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+@command
+def main(argv: list[str]) -> None:
+    run(parser().parse_args(argv))
 
 
 if __name__ == "__main__":

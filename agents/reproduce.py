@@ -15,7 +15,7 @@ import importlib
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -25,6 +25,7 @@ from agents.release import read_results
 from agents.report import __main__ as report
 from agents.report.shot import can_shoot, shoot
 from agents.tables import HEADS, markdown
+from nvlenv.commandline import command
 from nvlenv.config import CONFIG_ROOTS, load_config
 from nvlenv.errors import InputError
 from nvlenv.files import write_text, written_whole
@@ -175,14 +176,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@command
+def main(argv: list[str]) -> int:
     """Run the command line; 0: done, 1: --check found a difference, 2: bad input, told in one line on stderr."""
     arguments = parser().parse_args(argv)
-    try:
-        return run(arguments)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return run(arguments)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from agents.distributed import DistributedPPO, RemoteEnvs, parts_of
 from agents.memory import keep_freed_memory
 from agents.train import make_env, make_model
 from agents.worker import Arrays, Gradient, Played, Worker
+from nvlenv.commandline import command
 from nvlenv.config import config_names, find_config, load_config
 from nvlenv.errors import InputError
 
@@ -175,8 +176,8 @@ def plan(constants: Constants, config: TrainConfig) -> Table:
     return table
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; 0: done, 2: bad input, told in one line on stderr."""
+@command
+def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m agents.scaling", description=__doc__, allow_abbrev=False)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings of the run, such as envs=128")
@@ -186,22 +187,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--workers", type=int, nargs="+", default=[1, 2], metavar="N", help="to measure by the clock (default 1 2)"
     )
     arguments = parser.parse_intermixed_args(argv)
-    try:
-        if arguments.rollouts < 1:
-            raise InputError("--rollouts", "", arguments.rollouts, "at least 1")
-        config = load_config(TrainConfig, find_config("train", arguments.config), arguments.overrides)
-        torch.set_num_threads(config.threads)
-        keep_freed_memory()
-        clock = clock_table(config, arguments.workers, arguments.rollouts)
-        constants = measure(config, arguments.rollouts)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    if arguments.rollouts < 1:
+        raise InputError("--rollouts", "", arguments.rollouts, "at least 1")
+    config = load_config(TrainConfig, find_config("train", arguments.config), arguments.overrides)
+    torch.set_num_threads(config.threads)
+    keep_freed_memory()
+    clock = clock_table(config, arguments.workers, arguments.rollouts)
+    constants = measure(config, arguments.rollouts)
     for name, value in vars(constants).items():
         print(f"{name:6s} {1e6 * value:8.1f} us per {PER.get(name, 'minibatch')}")
     Console().print(clock)
     Console().print(plan(constants, config))
-    return 0
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -36,6 +36,7 @@ from agents.memory import keep_freed_memory
 from agents.network import load_arrays
 from agents.policy import PlacementPolicy, network_of
 from agents.release import read_results
+from nvlenv.commandline import command
 from nvlenv.config import config_names, find_config, load_config
 from nvlenv.engine.policy_file import read_policy_file
 from nvlenv.errors import InputError
@@ -59,8 +60,9 @@ def make_env(config: TrainConfig, done_steps: int = 0) -> NVL72VecEnv:
 
 
 def make_model(config: TrainConfig, env: VecEnv, algorithm: type[MaskablePPO] = MaskablePPO) -> MaskablePPO:
+    """A model before its first step: with the prior or without, or with the policy file that the config names."""
     ppo = config.ppo
-    return algorithm(
+    model = algorithm(
         PlacementPolicy,
         env,
         learning_rate=linear(ppo.lr_start, ppo.lr_end),
@@ -78,18 +80,26 @@ def make_model(config: TrainConfig, env: VecEnv, algorithm: type[MaskablePPO] = 
         seed=config.seed,
         device="cpu",
     )
+    if not config.prior:
+        network_of(model).forget_prior()
+    if config.init:
+        arrays, _ = read_policy_file(config.init)
+        load_arrays(network_of(model), arrays, config.init)
+    return model
 
 
-def train(config: TrainConfig, run: Path, resume: bool = False, quiet: bool = False, workers: int = 0) -> bool:
+def train(
+    config: TrainConfig, run: Path, resume: bool = False, quiet: bool = False, workers: int | None = None
+) -> bool:
     """Train until config.steps. Returns False if it was interrupted; the run can then be resumed.
 
-    `workers` : processes that play the simulators, maybe on other machines; 0: this one.
+    `workers` : processes that play the simulators, maybe on other machines; None: this one.
     """
     torch.set_num_threads(config.threads)
     keep_freed_memory()
     algorithm: type[MaskablePPO] = MaskablePPO
     new_env: Callable[[TrainConfig, int], VecEnv] = make_env
-    if workers:
+    if workers is not None:
         from agents.distributed import DistributedPPO, RemoteEnvs  # needs Ray
 
         algorithm, new_env = DistributedPPO, lambda config, _: RemoteEnvs(config, workers)
@@ -100,11 +110,6 @@ def train(config: TrainConfig, run: Path, resume: bool = False, quiet: bool = Fa
     else:
         env = new_env(config, 0)
         model = make_model(config, env, algorithm)
-        if not config.prior:
-            network_of(model).forget_prior()
-        if config.init:
-            arrays, _ = read_policy_file(config.init)
-            load_arrays(network_of(model), arrays, config.init)
     model.set_logger(configure(str(run / "tensorboard"), ["tensorboard"]))
     bar = ProgressBar(config.steps, quiet)
     scenario = load_scenario(config.scenarios[0], config.overrides)
@@ -160,7 +165,7 @@ def parser() -> argparse.ArgumentParser:
         "--out", type=Path, metavar="RUN", help="folder of the run (default: checkpoints/<scenario>-<time>)"
     )
     out.add_argument(
-        "--distributed", type=int, default=0, metavar="WORKERS",
+        "--distributed", type=int, metavar="WORKERS",
         help="processes that play the simulators, on this machine or on the Ray cluster that RAY_ADDRESS names",
     )  # fmt: skip
     out.add_argument("--quiet", action="store_true", help="no progress bars")
@@ -229,13 +234,10 @@ def run_training(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@command
+def main(argv: list[str]) -> int:
     arguments = parser().parse_intermixed_args(argv)  # settings may stand before and after options
-    try:
-        return run_training(arguments)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return run_training(arguments)
 
 
 if __name__ == "__main__":

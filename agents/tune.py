@@ -33,6 +33,7 @@ from agents.episodes import measure, split_scenario, split_seeds
 from agents.evaluate import evaluation_scenario, versions
 from agents.fanout import Mapper, fan_out
 from agents.statistics import bootstrap, paired
+from nvlenv.commandline import command
 from nvlenv.config import config_names, read_yaml
 from nvlenv.errors import InputError
 from nvlenv.files import write_text
@@ -281,17 +282,11 @@ def add_ppo(command: argparse.ArgumentParser) -> None:
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; 0: done, 2: bad input, told in one line on stderr."""
-    given = sys.argv[1:] if argv is None else list(argv)
-    arguments = parser().parse_args(given)
-    arguments.given = given
-    try:
-        arguments.run(arguments)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+@command
+def main(argv: list[str]) -> None:
+    arguments = parser().parse_args(argv)
+    arguments.given = argv
+    arguments.run(arguments)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import optuna
+import torch
 import yaml
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
@@ -34,9 +35,10 @@ from agents.config import TrainConfig
 from agents.episodes import split_seeds
 from agents.export import export_policy
 from agents.fanout import map_jobs
+from agents.memory import keep_freed_memory
 from agents.policy import network_of
 from agents.statistics import Interval, paired
-from agents.train import make_env, make_model
+from agents.train import make_env, make_model, with_baseline
 from nvlenv.config import find_config, load_config
 from nvlenv.errors import InputError
 from nvlenv.files import write_text
@@ -94,7 +96,7 @@ class Search:
     def settings(self, changes: dict[str, Setting] | None = None) -> TrainConfig:
         """The config of a trial, validated like any other."""
         proposed = [f"{key}={value!r}" for key, value in (changes or {}).items()]
-        return load_config(TrainConfig, find_config("train", self.config), [*self.overrides, *proposed])
+        return with_baseline(load_config(TrainConfig, find_config("train", self.config), [*self.overrides, *proposed]))
 
     def study(self, worker: int = 0) -> optuna.Study:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -157,6 +159,8 @@ def run_trial(trial: optuna.Trial, search: Search, validation: Validation) -> fl
 def work(worker: int, search: Search) -> None:
     """Run trials until the study has as many as it is to have; one of the processes that share it."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    torch.set_num_threads(search.settings().threads)
+    keep_freed_memory()
     study = search.study(worker)
     if len(study.get_trials(deepcopy=False, states=COUNTED)) < search.trials:
         trial = partial(run_trial, search=search, validation=Validation(search.settings()))

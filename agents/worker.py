@@ -66,7 +66,8 @@ class Worker:
         seed = self.config.seed
         if self.rank or done_steps:
             seed = int(np.random.SeedSequence((seed, self.rank, done_steps)).generate_state(1)[0])
-        config = self.config.model_copy(update={"seed": seed, "envs": self.envs})
+        # Weights come from the learner; the file that it began with may not be on this machine.
+        config = self.config.model_copy(update={"seed": seed, "envs": self.envs, "init": ""})
         torch.set_num_threads(1)
         keep_freed_memory()
         model = make_model(config, make_env(config))

@@ -24,6 +24,7 @@ from agents.report.recording import describe_episode, record
 from agents.report.words import typical_workload
 from agents.summary import short_name
 from agents.tables import candidates
+from nvlenv.commandline import command
 from nvlenv.errors import InputError
 from nvlenv.files import write_text
 from nvlenv.types import Workload
@@ -119,18 +120,13 @@ def parser() -> argparse.ArgumentParser:
     return out
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; 0: done, 2: bad input, told in one line on stderr."""
+@command
+def main(argv: list[str]) -> None:
     arguments = parser().parse_args(argv)
-    try:
-        results = read_results(arguments.results)
-        replay = None if arguments.no_replay else replay_of(results, arguments.replay, arguments.workload)
-        write_text(arguments.out, page(results, replay))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    results = read_results(arguments.results)
+    replay = None if arguments.no_replay else replay_of(results, arguments.replay, arguments.workload)
+    write_text(arguments.out, page(results, replay))
     print(arguments.out)
-    return 0
 
 
 if __name__ == "__main__":

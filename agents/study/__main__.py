@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -22,6 +22,7 @@ from rich.console import Console
 from agents.study import drains, hero, incident, shape
 from agents.study.page import Study, show, write
 from agents.study.play import Options
+from nvlenv.commandline import command
 from nvlenv.errors import InputError
 
 STUDIES: dict[str, Callable[[Options, str], Study]] = {
@@ -57,15 +58,9 @@ def run(arguments: argparse.Namespace, command: str) -> None:
     console.print(f"page: {page}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; 0: done, 2: bad input, told in one line on stderr."""
-    given = sys.argv[1:] if argv is None else list(argv)
-    try:
-        run(parser().parse_args(given), "python -m agents.study " + shlex.join(given))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+@command
+def main(argv: list[str]) -> None:
+    run(parser().parse_args(argv), "python -m agents.study " + shlex.join(argv))
 
 
 if __name__ == "__main__":

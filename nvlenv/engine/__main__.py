@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
 
+from nvlenv.commandline import command
 from nvlenv.errors import InputError
 
 COMMANDS = {
@@ -26,35 +26,24 @@ OWN = {
     "gate": "nvlenv.engine.gate.command",
 }
 PROGRAM = "python -m nvlenv.engine"
-INTERRUPTED = 130  # as shells say it
 EXIT_CODES = "exit codes: 0 placed or done, 3 refused (the answer says why), 2 bad input"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@command
+def main(arguments: list[str]) -> int:
     """Run a command; 0: placed or done, 3: refused, 2: bad input, told in one line on stderr."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_usage(), file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 2
     name, *rest = arguments
     if name not in COMMANDS:
-        print(f"{PROGRAM}: found command {name!r}, expected one of {list(COMMANDS)}", file=sys.stderr)
-        return 2
+        raise InputError(PROGRAM, "command", repr(name), f"one of {list(COMMANDS)}")
     try:
         if name in OWN:
             return int(importlib.import_module(OWN[name]).main(rest))
         return _run(name, rest)
     except SystemExit as end:  # argparse has already said what is wrong
         return int(end.code or 0)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"{PROGRAM} {name}: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:  # somebody who has seen enough, such as head
-        sys.stderr.close()
-        return 0
 
 
 def _run(name: str, rest: list[str]) -> int:

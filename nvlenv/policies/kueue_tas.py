@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import sys
 
+from nvlenv.commandline import command
 from nvlenv.errors import InputError
 from nvlenv.policies.kueue.cases import run_file
 from nvlenv.policies.kueue.snapshot import Snapshot, assign
@@ -82,15 +83,12 @@ __all__ = [
 ]
 
 
+@command
 def main(arguments: list[str]) -> int:
-    try:
-        if len(arguments) != 1:
-            raise InputError("kueue_tas", "arguments", arguments, "one file of cases")
-        return 1 if run_file(arguments[0]) else 0
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
+    if len(arguments) != 1:
+        raise InputError("kueue_tas", "arguments", arguments, "one file of cases")
+    return 1 if run_file(arguments[0]) else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 
-from nvlenv.errors import InputError
+from nvlenv.commandline import command
 from nvlenv.workload.csv_format import write_csv
 from nvlenv.workload.describe import table
 from nvlenv.workload.traces import format_names, read_trace
@@ -55,20 +54,15 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; 0: done, 2: bad input, told in one line on stderr."""
+@command
+def main(argv: list[str]) -> None:
     options = build_parser().parse_args(argv)
-    try:
-        trace = read_trace(options.file, options.format)
-        if options.command == "describe":
-            print(table(trace, options.racks * RACK_GPUS))
-        else:
-            write_csv(trace, options.out)
-            print(f"wrote {len(trace):,} jobs to {options.out}")
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    trace = read_trace(options.file, options.format)
+    if options.command == "describe":
+        print(table(trace, options.racks * RACK_GPUS))
+    else:
+        write_csv(trace, options.out)
+        print(f"wrote {len(trace):,} jobs to {options.out}")
 
 
 if __name__ == "__main__":

@@ -149,7 +149,7 @@ def test_a_finished_episode_reaches_the_callbacks(model: MaskablePPO) -> None:
     assert {"episode", "totals", "clock"} <= set(infos[0]) and "terminal_observation" not in infos[0]
 
 
-@pytest.mark.parametrize("workers", [-1, 7])
+@pytest.mark.parametrize("workers", [-1, 0, 7])
 def test_more_workers_than_simulators_are_refused(workers: int) -> None:
     with pytest.raises(InputError, match=f"--distributed: found {workers}, expected 1 to 6, the simulators of the run"):
         RemoteEnvs(CONFIG, workers)

@@ -6,13 +6,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import BaseCallback
 
 from agents import train as training
 from agents.config import TrainConfig
+from agents.network import network_arrays
+from agents.policy import network_of
+from agents.train import make_env, make_model
 from nvlenv.engine import load_policy
+from nvlenv.engine.policy_file import read_policy_file
 from nvlenv.policies import baseline_name
 
 SMALL = [
@@ -133,6 +139,19 @@ def test_a_run_can_start_from_a_policy_file(run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
 
     assert training.main([*TINY, "--quiet", "--out", str(folder), "--init", str(run / "policy.npz")]) == 0
+
+
+def test_a_model_begins_with_what_its_config_says(run: Path) -> None:
+    policy = str(run / "policy.npz")
+    base = TrainConfig(scenarios=("lab-16",), overrides=tuple(SMALL), envs=2, hidden=8)
+
+    def arrays_of(**changes: Any) -> dict[str, NDArray[np.float64]]:
+        config = base.model_copy(update=changes)
+        return network_arrays(network_of(make_model(config, make_env(config))))
+
+    assert np.any(arrays_of()["prior_rack"]) and not np.any(arrays_of(prior=False)["prior_rack"])
+    given, _ = read_policy_file(policy)
+    assert np.array_equal(arrays_of(init=policy)["mid"], given["mid"])
 
 
 def test_a_trace_can_be_trained_on(tmp_path: Path) -> None:

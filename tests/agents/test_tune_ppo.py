@@ -17,7 +17,7 @@ from nvlenv.config import find_config, load_config
 from tests.agents.test_train import TINY
 
 # One rollout a trial with the most steps, four with the fewest.
-FAST = [*(setting for setting in TINY if not setting.startswith(("steps", "envs"))), "envs=2", "steps=512"]
+FAST = [*(s for s in TINY if not s.startswith(("steps", "envs", "evaluation.reference"))), "envs=2", "steps=512"]
 
 
 @pytest.fixture

@@ -1,0 +1,52 @@
+"""How command lines end."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from nvlenv.commandline import command
+from nvlenv.errors import InputError
+
+
+def test_arguments_are_those_of_the_process_unless_others_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+    entry = command(seen.append)
+    monkeypatch.setattr(sys, "argv", ["program", "own"])
+
+    assert entry() == entry(["given"]) == 0
+
+    assert seen == [["own"], ["given"]]
+
+
+def test_what_main_returns_is_the_exit_code() -> None:
+    assert command(lambda argv: 3)([]) == 3
+    assert command(lambda argv: None)([]) == 0
+
+
+MISTAKE = InputError("jobs.csv", "line 3", "-1", "a number of GPUs")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (MISTAKE, 2, f"error: {MISTAKE}\n"),
+        (KeyboardInterrupt(), 130, "\ninterrupted\n"),
+        (KeyboardInterrupt("the same command goes on"), 130, "\ninterrupted; the same command goes on\n"),
+    ],
+)
+def test_what_goes_wrong_is_told_in_one_line(
+    error: BaseException, code: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def main(argv: list[str]) -> None:
+        raise error
+
+    assert command(main)([]) == code
+
+    assert capsys.readouterr().err == told
+
+
+def test_a_defect_is_not_hidden() -> None:
+    with pytest.raises(ZeroDivisionError):
+        command(lambda argv: 1 // len(argv))([])
