@@ -19,7 +19,9 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context, parent_process
+from multiprocessing.connection import wait
+from threading import Thread
 from typing import Any, Protocol, TypeVar
 
 from nvlenv.errors import InputError
@@ -54,10 +56,14 @@ def fan_out(workers: int, ray: bool = False) -> Iterator[Mapper]:
     elif workers == 1:
         yield map
     else:
-        context = get_context("forkserver")
-        pool = ProcessPoolExecutor(workers or os.cpu_count(), context, initializer=_leave_ctrl_c_to_parent)
+        others = set(active_children())
+        pool = ProcessPoolExecutor(workers or os.cpu_count(), get_context("forkserver"), initializer=_live_with_parent)
         try:
             yield pool.map
+        except BaseException:  # of Ctrl-C, too, nobody wants to wait for what is still running
+            for process in set(active_children()) - others:
+                process.terminate()
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -70,8 +76,17 @@ def map_jobs(
         yield from mapped(function, jobs)
 
 
-def _leave_ctrl_c_to_parent() -> None:
+def _live_with_parent() -> None:
+    """Leave Ctrl-C to the parent, and end if it ends, however it does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+    if parent is not None:
+        Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_after(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(1)
 
 
 def connect() -> Any:

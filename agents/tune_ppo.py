@@ -45,9 +45,9 @@ from nvlenv.files import write_text
 
 NAME = "ppo"
 JUDGED = 4  # times in a trial
-STARTUP = 4  # trials drawn at random, and never given up
+STARTUP = 8  # trials drawn at random, and never given up
 COUNTED = (TrialState.COMPLETE, TrialState.PRUNED)
-N_STEPS, BATCH_SIZES = (64, 128, 256), (1024, 2048, 4096)
+N_STEPS, BATCH_SIZES = (64, 128, 256), (512, 1024, 2048, 4096)
 LOOSEST_KL = 0.1
 
 Setting = bool | int | float | str | None
@@ -56,7 +56,7 @@ Setting = bool | int | float | str | None
 def propose(trial: optuna.Trial) -> dict[str, Setting]:
     """What a trial changes, as overrides of a training config."""
     return {
-        "ppo.lr_start": trial.suggest_float("ppo.lr_start", 1e-4, 2e-3, log=True),
+        "ppo.lr_start": trial.suggest_float("ppo.lr_start", 1e-4, 5e-3, log=True),
         "ppo.gamma": 1 - trial.suggest_float("forgotten", 5e-4, 2e-2, log=True),  # per decision
         "ppo.gae_lambda": trial.suggest_float("ppo.gae_lambda", 0.85, 0.99),
         "ppo.entropy": trial.suggest_float("ppo.entropy", 3e-4, 2e-2, log=True),

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -82,3 +87,52 @@ def test_ray_works_in_other_processes_and_passes_errors_on() -> None:
     assert os.getpid() not in set(map_jobs(partial(process), range(4), 2, ray=True))
     with pytest.raises(InputError, match="job: number: found 3"):
         list(map_jobs(fail, [3], 1, ray=True))
+
+
+# --- Who stops, stops all of it ---------------------------------------------------------------------------------------
+
+PROGRAM = """
+import os, time
+from pathlib import Path
+from agents.fanout import map_jobs
+
+def job(number):
+    Path(os.environ["FOLDER"], str(os.getpid())).touch()
+    time.sleep(600)
+
+if __name__ == "__main__":
+    list(map_jobs(job, range(2), 2))
+"""
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def until(true: Callable[[], bool], what: str) -> None:
+    for _ in range(600):
+        if true():
+            return
+        time.sleep(0.1)
+    pytest.fail(f"after a minute: {what}")
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_runs_on_when_a_program_is_stopped(number: signal.Signals, tmp_path: Path) -> None:
+    script, folder = tmp_path / "program.py", tmp_path / "workers"
+    script.write_text(PROGRAM)
+    folder.mkdir()
+    environment = {**os.environ, "FOLDER": str(folder), "PYTHONPATH": str(Path.cwd())}
+    program = subprocess.Popen([sys.executable, str(script)], env=environment, stderr=subprocess.DEVNULL)
+    until(lambda: len(list(folder.iterdir())) == 2, "no two workers")
+    workers = [int(path.name) for path in folder.iterdir()]
+
+    program.send_signal(number)
+
+    assert program.wait(60) != 0
+    until(lambda: not any(map(is_alive, workers)), "workers still run")
