@@ -22,6 +22,7 @@ from agents.episodes import REFERENCES, TRUE_DURATIONS, Metrics, Played, find_po
 from agents.fanout import Mapper, fan_out
 from nvlenv.engine.policy_file import LearnedPolicy
 from nvlenv.errors import InputError
+from nvlenv.files import make_folder
 from nvlenv.policies import baseline_name
 from nvlenv.simulator.state import SAMPLE_FIELDS
 
@@ -60,7 +61,7 @@ class Store:
     """Played cells in one SQLite file. A cell is found again only for the same code, scenario, workload and policy."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         self.database = sqlite3.connect(path)
         try:
             self.database.execute("CREATE TABLE IF NOT EXISTS cells (key TEXT PRIMARY KEY, metrics TEXT, series BLOB)")

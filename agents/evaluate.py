@@ -24,14 +24,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from agents.cases import SHIFTS, Case, evaluation_scenario, make_case, warm_started
 from agents.cells import BASELINE, Stage, fingerprint, resolve, stage
 from agents.episodes import SPLITS, TRUE_DURATIONS, Played, find_policy, split_seeds
 from agents.latency import decision_latency
 from agents.summary import describe, short_name
-from agents.tables import table
+from agents.tables import Terminal, table
 from nvlenv.commandline import command
 from nvlenv.errors import InputError
 from nvlenv.files import write_json
@@ -188,11 +186,11 @@ def run(arguments: argparse.Namespace) -> None:
     cases = make_cases(arguments)
     policies = {name: fingerprint(resolve(name, cases[0])) for name in names}
     settings = {"split": arguments.split, "seed": arguments.seed, "episodes": episodes, "reference": reference}
-    sets = {}
+    sets, terminal = {}, Terminal()
     with stage(arguments.out, arguments.workers, arguments.quiet, arguments.ray) as theatre:
         for case in cases:
             sets[case.label] = evaluate_case(case, names, settings, groups, theatre)
-            Console(width=180).print(table(sets[case.label]["summary"], case.label))
+            terminal.print(table(sets[case.label]["summary"], case.label, terminal.width))
     if arguments.out is not None:
         what = {
             **settings,

@@ -8,36 +8,44 @@ and not the luck of the draw; every generation plays new ones. The policy file i
 network that adds nothing to the prior, so that `python -m agents.train init=...` can go on from it.
 
 The mean of the distribution is played on validation workloads now and then; the best one is kept. Ctrl-C ends early
-with what was found so far, `--resume` goes on.
+with what was found so far, `--resume --out DIR` goes on. All that makes the result is kept in the folder and not asked
+for again; with `--resume` only --generations may be another, and what does not change the result.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import pickle
-import shlex
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tqdm import tqdm
 
 from agents.cases import evaluation_scenario
 from agents.episodes import SPLITS, find_policy, split_scenario, split_seeds
 from agents.evaluate import versions
+from agents.evolution import (
+    VALIDATION,
+    Experiment,
+    Progress,
+    Vector,
+    check_same,
+    first_arrays,
+    given_settings,
+    read_state,
+    scenario_digests,
+    write_state,
+)
 from agents.export import LICENCE
-from agents.network import PlacementNetwork, network_arrays
 from nvlenv.commandline import command
-from nvlenv.engine.policy_file import Arrays, LearnedPolicy, read_policy_file, save_policy
+from nvlenv.engine.policy_file import Arrays, LearnedPolicy, save_policy
 from nvlenv.errors import InputError
-from nvlenv.files import write_json, written_whole
+from nvlenv.files import write_json
 from nvlenv.loading import prepare
 from nvlenv.policies import baseline_name
 from nvlenv.policies.play import play
@@ -45,9 +53,8 @@ from nvlenv.scenario import Scenario
 from nvlenv.simulator.state import Sim
 from nvlenv.types import Policy
 
-Vector = NDArray[np.float64]
-VALIDATION = 4  # times the workloads of a generation, for choosing the best
-STATE = "evolution.pkl"
+GENERATIONS = 100
+STATE, POLICY, HISTORY = "evolution.pkl", "policy.npz", "evolution.json"  # what is in the folder of an evolution
 
 # (array, column) -> the step in which its entries are searched: about what it takes to change a close decision. When to
 # `fill` is left as it is: it is not worth the dimensions.
@@ -101,19 +108,28 @@ def costs_on(policies: Sequence[Policy], scenario: Scenario, seed: np.random.See
     return costs
 
 
-def make_course(name: str, workloads: int, split: str, seed: int) -> Course:
+def make_course(name: str, workloads: int, split: str, seed: int, par: float | None = None) -> Course:
     """Par is what the baseline pays for the first workloads of the split, `VALIDATION` times those of a generation."""
     scenario = split_scenario(evaluation_scenario(name), split)
-    baseline = find_policy(baseline_name(name))
-    costs = [costs_on([baseline], scenario, each) for each in split_seeds(seed, split, VALIDATION * workloads)]
-    return Course(scenario, workloads, float(np.mean(costs)))
+    if par is None:
+        baseline = find_policy(baseline_name(name))
+        costs = [costs_on([baseline], scenario, each) for each in split_seeds(seed, split, VALIDATION * workloads)]
+        par = float(np.mean(costs))
+    return Course(scenario, workloads, par)
 
 
 class Judge:
-    """What a policy costs on courses, as a share of what the baselines pay; every scenario counts the same."""
+    """What a policy costs on courses, as a share of what the baselines pay; every scenario counts the same.
 
-    def __init__(self, scenarios: Sequence[tuple[str, int]], split: str, seed: int, threads: int) -> None:
-        self.courses = [make_course(name, workloads, split, seed) for name, workloads in scenarios]
+    `pars` : those of an evolution that goes on, as baselines may have been tuned since it began; None: play them.
+    """
+
+    def __init__(
+        self, scenarios: Sequence[tuple[str, int]], split: str, seed: int, threads: int,
+        pars: Sequence[float] | None = None,
+    ) -> None:  # fmt: skip
+        known: Sequence[float | None] = pars or [None] * len(scenarios)
+        self.courses = [make_course(*each, split, seed, par) for each, par in zip(scenarios, known, strict=True)]
         self.threads = threads
         self._root = np.random.SeedSequence(seed, spawn_key=(SPLITS[split],))
 
@@ -132,99 +148,96 @@ class Judge:
         return np.random.SeedSequence(self._root.entropy, spawn_key=(*self._root.spawn_key, workload))
 
 
-@dataclass
-class Progress:
-    """All that goes from one generation to the next."""
-
-    strategy: Any  # cma.CMAEvolutionStrategy
-    best: Vector
-    best_score: float
-    history: list[dict[str, float]]
-    generator: Any  # state of NumPy's global generator, which the strategy draws from
-
-
-def first_arrays(init: str) -> Arrays:
-    """The arrays of a policy file, or the prior and nothing else."""
-    if init:
-        return read_policy_file(init)[0]
-    arrays = network_arrays(PlacementNetwork(hidden=1))
-    return {name: array if name.startswith("prior") else np.zeros_like(array) for name, array in arrays.items()}
-
-
-def begin(arguments: argparse.Namespace, size: int) -> Progress:
+def begin(arguments: argparse.Namespace) -> Progress:
+    """A new evolution. Raises `InputError` if there is one in the folder already."""
     from cma.evolution_strategy import CMAEvolutionStrategy
 
-    state = arguments.out / STATE
-    if arguments.resume:
-        if not state.is_file():
-            raise InputError(arguments.out, "--resume", "no state of an evolution", f"a folder with {STATE}")
-        try:
-            progress: Progress = pickle.loads(state.read_bytes())  # as SB3's model.zip: a run's own file, not a user's
-        except (pickle.UnpicklingError, EOFError, AttributeError, ImportError, ValueError) as error:
-            raise InputError(state, "", f"a file that cannot be read ({error})", "the state of an evolution") from None
-        np.random.set_state(progress.generator)  # noqa: NPY002
-        return progress
-    options = {"seed": arguments.seed + 1, "popsize": arguments.population, "CMA_diagonal": True, "verbose": -9}
-    strategy = CMAEvolutionStrategy(np.zeros(size), arguments.sigma, options)
-    return Progress(strategy, np.zeros(size), np.inf, [], None)
+    if arguments.out.exists() and not arguments.out.is_dir():
+        raise InputError("--out", "", arguments.out, "a folder")
+    if any((arguments.out / name).exists() for name in (STATE, POLICY, HISTORY)):
+        raise InputError("--out", "", arguments.out, "a new folder, or --resume to go on in it")
+    experiment = Experiment(**given_settings(arguments))
+    start = first_arrays(experiment.init)
+    size = Scorer(start).size
+    options = {"seed": experiment.seed + 1, "popsize": experiment.population, "CMA_diagonal": True, "verbose": -9}
+    strategy = CMAEvolutionStrategy(np.zeros(size), experiment.sigma, options)
+    generations, digests = arguments.generations or GENERATIONS, scenario_digests(experiment)
+    return Progress(experiment, generations, start, digests, {}, strategy, np.zeros(size), np.inf, [], None)
+
+
+def go_on(arguments: argparse.Namespace) -> Progress:
+    """The evolution in the folder. Raises `InputError` for settings that would make it another one."""
+    if not (arguments.out / STATE).is_file():
+        raise InputError(arguments.out, "--resume", "no state of an evolution", f"a folder with {STATE}")
+    progress = read_state(arguments.out / STATE)
+    check_same(arguments, progress)
+    progress.generations = arguments.generations or progress.generations
+    np.random.set_state(progress.generator)  # noqa: NPY002
+    return progress
 
 
 def evolve(arguments: argparse.Namespace) -> Progress:
     """Run the generations that are left."""
-    scorer = Scorer(first_arrays(arguments.init))
-    progress = begin(arguments, scorer.size)
-    train = Judge(arguments.scenarios, "train", arguments.seed, arguments.threads)
-    validation = Judge(arguments.scenarios, "validation", arguments.seed, arguments.threads)
+    progress = go_on(arguments) if arguments.resume else begin(arguments)
+    experiment, scorer = progress.experiment, Scorer(progress.start)
+    judges = {
+        split: Judge(experiment.scenarios, split, experiment.seed, arguments.threads, progress.pars.get(split))
+        for split in ("train", "validation")
+    }
+    train, validation = judges.values()
+    progress.pars = {split: [course.par for course in judge.courses] for split, judge in judges.items()}
 
     def policies(points: Sequence[Vector]) -> list[Policy]:
         return [LearnedPolicy(scorer.arrays(x)) for x in points]
 
-    if not progress.history:
-        progress.best_score = float(validation(policies([progress.best]), 0, VALIDATION)[0])
+    if progress.history:
+        save(arguments.out, scorer, progress)  # again: the files may be of different generations, after Ctrl-C
+    else:
+        progress.best_score = float(validation(policies([progress.best]), 0, experiment.validation)[0])
     first = len(progress.history)
-    bar = tqdm(range(first, arguments.generations), desc="generations", disable=arguments.quiet, file=sys.stderr)
+    bar = tqdm(range(first, progress.generations), desc="generations", disable=arguments.quiet, file=sys.stderr)
     for generation in bar:
         points = progress.strategy.ask()
         scores = train(policies(points), generation + 1)
         progress.strategy.tell(points, list(scores))
         entry = {"generation": generation, "train": float(scores.mean()), "sigma": float(progress.strategy.sigma)}
-        if (generation + 1) % arguments.every == 0:
+        if (generation + 1) % experiment.every == 0:
             mean = np.array(progress.strategy.mean)
-            entry["validation"] = float(validation(policies([mean]), 0, VALIDATION)[0])
+            entry["validation"] = float(validation(policies([mean]), 0, experiment.validation)[0])
             if entry["validation"] < progress.best_score:
                 progress.best, progress.best_score = mean, entry["validation"]
         progress.history.append(entry)
         bar.set_postfix(cost=f"{entry['train']:.3f}", best=f"{progress.best_score:.3f}")
-        save(arguments, scorer, progress)
+        save(arguments.out, scorer, progress)
     return progress
 
 
-def save(arguments: argparse.Namespace, scorer: Scorer, progress: Progress) -> None:
-    """The best policy so far, and the state to go on from."""
-    names = [name for name, _ in arguments.scenarios]
+def save(out: Path, scorer: Scorer, progress: Progress) -> None:
+    """The state to go on from, first, as the rest can be made of it; the best policy so far, and the history."""
+    experiment = progress.experiment
+    names = [name for name, _ in experiment.scenarios]
     manifest = {
         "scenario": names[0],
         "config": {
             "scenarios": names,
-            "seed": arguments.seed,
-            "init": arguments.init,
+            "seed": experiment.seed,
+            "init": experiment.init,
             "evolution": {
                 "method": "CMA-ES on the linear prior (python -m agents.evolve)",
                 "generations": len(progress.history),
-                "population": arguments.population,
-                "first_sigma": arguments.sigma,
-                "workloads_of_a_generation": sum(count for _, count in arguments.scenarios),
+                "population": experiment.population,
+                "first_sigma": experiment.sigma,
+                "workloads_of_a_generation": sum(count for _, count in experiment.scenarios),
                 "validation_cost_relative_to_baselines": round(progress.best_score, 4),
             },
         },
-        "command": "python -m agents.evolve " + shlex.join(arguments.given),
+        "command": experiment.command(len(progress.history)),
         "versions": versions(),
     }
     progress.generator = np.random.get_state()  # noqa: NPY002
-    save_policy(arguments.out / "policy.npz", scorer.arrays(progress.best), {"licence": LICENCE, **manifest})
-    with written_whole(arguments.out / STATE) as part:
-        part.write_bytes(pickle.dumps(progress))
-    write_json(arguments.out / "evolution.json", progress.history)
+    write_state(out / STATE, progress)
+    save_policy(out / POLICY, scorer.arrays(progress.best), {"licence": LICENCE, **manifest})
+    write_json(out / HISTORY, progress.history)
 
 
 def _course(text: str) -> tuple[str, int]:
@@ -233,47 +246,52 @@ def _course(text: str) -> tuple[str, int]:
 
 
 def parser() -> argparse.ArgumentParser:
+    """Settings that are not given are None: an evolution that goes on has its own."""
     out = argparse.ArgumentParser(prog="python -m agents.evolve", description=__doc__, allow_abbrev=False)
     out.formatter_class = argparse.RawDescriptionHelpFormatter
-    out.add_argument("--scenarios", nargs="+", type=_course, default=[("lab-16", 16)], metavar="NAME[:WORKLOADS]",
+    out.add_argument("--scenarios", nargs="+", type=_course, metavar="NAME[:WORKLOADS]",
                      help="scenarios, and how many workloads a generation plays (default lab-16:16)")  # fmt: skip
-    out.add_argument("--generations", type=int, default=100, help="in all (default 100)")
-    out.add_argument("--population", type=int, default=24, help="candidates of a generation (default 24)")
-    out.add_argument("--sigma", type=float, default=0.5, help="first step size, in units of STEPS (default 0.5)")
-    out.add_argument("--every", type=int, default=5, help="generations between two validations (default 5)")
-    out.add_argument("--init", default="", help="policy file to start from (default: the heuristic prior)")
-    out.add_argument("--seed", type=int, default=0, help="of candidates and workloads (default 0)")
+    out.add_argument("--generations", type=int,
+                     help=f"in all (default {GENERATIONS}; with --resume: as many as were asked for)")  # fmt: skip
+    out.add_argument("--population", type=int, help=f"candidates of a generation (default {Experiment.population})")
+    out.add_argument("--sigma", type=float, help=f"first step size, in units of STEPS (default {Experiment.sigma})")
+    out.add_argument("--every", type=int, help=f"generations between two validations (default {Experiment.every})")
+    out.add_argument("--init", metavar="POLICY", help="policy file to start from (default: the heuristic prior)")
+    out.add_argument("--seed", type=int, help=f"of candidates and workloads (default {Experiment.seed})")
     out.add_argument("--threads", type=int, default=1, help="episodes played side by side (default 1)")
     out.add_argument("--out", type=Path, default=Path("checkpoints/evolved"), help="folder (default %(default)s)")
-    out.add_argument("--resume", action="store_true", help="go on with the evolution in the folder")
+    out.add_argument("--resume", action="store_true", help="go on with the evolution in the folder, as it was begun")
     out.add_argument("--quiet", action="store_true", help="no progress bar")
     return out
 
 
-def check(arguments: argparse.Namespace) -> None:
-    """Raise `InputError` for a setting that no evolution could have."""
+def parse(argv: list[str]) -> argparse.Namespace:
+    """The arguments. Raises `InputError` for a setting that no evolution could have."""
+    arguments = parser().parse_args(argv)
     least = {"generations": 1, "population": 2, "every": 1, "seed": 0, "threads": 1}
     for name, bound in least.items():
-        if getattr(arguments, name) < bound:
-            raise InputError(f"--{name}", "", getattr(arguments, name), f"at least {bound}")
-    if not 0 < arguments.sigma < math.inf:
+        value = getattr(arguments, name)
+        if value is not None and value < bound:
+            raise InputError(f"--{name}", "", value, f"at least {bound}")
+    if arguments.sigma is not None and not 0 < arguments.sigma < math.inf:
         raise InputError("--sigma", "", arguments.sigma, "a number above 0")
-    empty = next((name for name, workloads in arguments.scenarios if workloads < 1), None)
-    if empty is not None:
-        raise InputError("--scenarios", "", f"{empty}:0", "at least 1 workload")
+    if arguments.scenarios is not None:
+        arguments.scenarios = tuple(arguments.scenarios)
+        empty = next((name for name, workloads in arguments.scenarios if workloads < 1), None)
+        if empty is not None:
+            raise InputError("--scenarios", "", f"{empty}:0", "at least 1 workload")
+    return arguments
 
 
 @command
 def main(argv: list[str]) -> None:
-    arguments = parser().parse_args(argv)
-    arguments.given = argv
-    check(arguments)
+    arguments = parse(argv)
     try:
         progress = evolve(arguments)
     except KeyboardInterrupt:
         kept = (arguments.out / STATE).is_file()
         raise KeyboardInterrupt(f"go on with --resume --out {arguments.out}" if kept else "nothing is kept") from None
-    print(f"best on validation: {progress.best_score:.3f} of what the baselines pay; {arguments.out / 'policy.npz'}")
+    print(f"best on validation: {progress.best_score:.3f} of what the baselines pay; {arguments.out / POLICY}")
 
 
 if __name__ == "__main__":

@@ -137,6 +137,8 @@ def main(argv: list[str]) -> None:
     arguments = parser().parse_args(argv)
     if arguments.out.suffix != ".npz":
         raise InputError("--out", "", repr(str(arguments.out)), "a name that ends in .npz")
+    if arguments.onnx is not None and arguments.onnx.suffix != ".onnx":
+        raise InputError("--onnx", "", repr(str(arguments.onnx)), "a name that ends in .onnx")
     network, manifest = load_network(arguments.run)
     results = results_for(arguments.run, arguments.results)
     export_policy(network, arguments.out, manifest)

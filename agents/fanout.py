@@ -94,7 +94,7 @@ def connect() -> Any:
     try:
         import ray
     except ImportError:
-        raise InputError("--ray", "", "no package ray", "pip install 'nvlenv[ray]'") from None
+        raise InputError("Ray", "", "no package ray", "pip install 'nvlenv[ray]'") from None
     if not ray.is_initialized():
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # A cluster of this machine alone has no reason to listen to others.

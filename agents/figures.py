@@ -135,7 +135,7 @@ def cost_terms(results: Json, order: Sequence[str]) -> Figure:
         axes.text(total, row, f" {total:.3f}", va="center")
     bound = results["summary"]["references"][BOUND]["cost"]
     axes.axvline(bound, color="black", linestyle=":", linewidth=1.2, label="pool without topology")
-    axes.set_xlim(0, 1.1 * float(left.max()))
+    axes.set_xlim(0, 1.1 * float(left.max()) or 1.0)  # all zero if no job ever waited
     axes.set_yticks(range(len(names)), [short_name(name) for name in names])
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)

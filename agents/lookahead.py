@@ -24,12 +24,12 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.table import Table
 
 from agents.cases import evaluation_scenario
 from agents.episodes import split_scenario, split_seeds
 from agents.statistics import Interval, bootstrap
+from agents.tables import Terminal
 from nvlenv.commandline import command
 from nvlenv.errors import InputError
 from nvlenv.kernel import compiled, kernel
@@ -178,7 +178,7 @@ def run(arguments: argparse.Namespace) -> None:
     table.add_column(f"{len(labels.advantage):,} labels", justify="right")
     for name, gain in gains(labels).items():
         table.add_row(name, f"{gain.mean:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]")
-    Console(width=100).print(table)
+    Terminal().print(table)
 
 
 @command

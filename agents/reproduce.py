@@ -12,10 +12,11 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import inspect
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -25,7 +26,7 @@ from agents.release import read_results
 from agents.report import __main__ as report
 from agents.report.shot import can_shoot, shoot
 from agents.tables import HEADS, markdown
-from nvlenv.commandline import command
+from nvlenv.commandline import DONE, Entry, command
 from nvlenv.config import CONFIG_ROOTS, load_config
 from nvlenv.errors import InputError
 from nvlenv.files import write_text, written_whole
@@ -85,6 +86,12 @@ def read_plan(path: Path) -> Plan:
     return plan
 
 
+def call(main: Entry, arguments: Sequence[str]) -> int:
+    """Another command line's work without its last words: mistakes and interruptions are told once, by this one."""
+    code: int | None = inspect.unwrap(main)(list(arguments))
+    return code or DONE
+
+
 def run_step(name: str, step: Step, folder: Path, workers: int) -> Path:
     """Run a step unless it is done; returns the folder of its results. Raises `InputError` if it fails."""
     out = folder / name
@@ -96,8 +103,8 @@ def run_step(name: str, step: Step, folder: Path, workers: int) -> Path:
     elif (out / "model.zip").is_file():
         arguments = ["--resume", str(out)]
     print(f"{name}: python -m {step.run} {' '.join(arguments)}", flush=True)
-    if importlib.import_module(MAIN.get(step.run, step.run)).main(arguments) != 0:
-        raise InputError("reproduce", name, "a step that failed or was interrupted", "the same command again")
+    if call(importlib.import_module(MAIN.get(step.run, step.run)).main, arguments) != DONE:
+        raise InputError("reproduce", name, "a step that failed", "the same command again")
     return out
 
 
@@ -141,7 +148,7 @@ def draw(plan: Plan, folder: Path, root: Path) -> Iterator[Path]:
             continue
         else:
             page = results / "report.html"
-            if report.main([str(results), "--out", str(page)]) != 0:
+            if call(report.main, [str(results), "--out", str(page)]) != DONE:
                 raise InputError("reproduce", name, "a report that could not be made", "results that it can be made of")
             shoot(page, str(picture.report), root / name)
         yield root / name
@@ -178,9 +185,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 @command
 def main(argv: list[str]) -> int:
-    """Run the command line; 0: done, 1: --check found a difference, 2: bad input, told in one line on stderr."""
+    """Run the command line; 0: done, 1: --check found a difference, 2: bad input, told in one line, 130: stopped."""
     arguments = parser().parse_args(argv)
-    return run(arguments)
+    try:
+        return run(arguments)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("the same command goes on") from None
 
 
 if __name__ == "__main__":

@@ -24,13 +24,13 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Table
 from sb3_contrib import MaskablePPO
 
 from agents.config import TrainConfig
 from agents.distributed import DistributedPPO, RemoteEnvs, parts_of
 from agents.memory import keep_freed_memory
+from agents.tables import Terminal
 from agents.train import make_env, make_model
 from agents.worker import Arrays, Gradient, Played, Worker
 from nvlenv.commandline import command
@@ -183,21 +183,21 @@ def main(argv: list[str]) -> None:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings of the run, such as envs=128")
     parser.add_argument("--config", default="default", help=f"a YAML file or one of {', '.join(config_names('train'))}")
     parser.add_argument("--rollouts", type=int, default=10, help="to measure (default %(default)s)")
-    parser.add_argument(
-        "--workers", type=int, nargs="+", default=[1, 2], metavar="N", help="to measure by the clock (default 1 2)"
-    )
+    parser.add_argument("--workers", default="1,2", metavar="N,N", help="to measure by the clock (default %(default)s)")
     arguments = parser.parse_intermixed_args(argv)
     if arguments.rollouts < 1:
         raise InputError("--rollouts", "", arguments.rollouts, "at least 1")
+    if not all(count.isdecimal() and int(count) for count in arguments.workers.split(",")):
+        raise InputError("--workers", "", repr(arguments.workers), "numbers of workers, such as 1,2")
     config = load_config(TrainConfig, find_config("train", arguments.config), arguments.overrides)
     torch.set_num_threads(config.threads)
     keep_freed_memory()
-    clock = clock_table(config, arguments.workers, arguments.rollouts)
+    clock = clock_table(config, [int(count) for count in arguments.workers.split(",")], arguments.rollouts)
     constants = measure(config, arguments.rollouts)
     for name, value in vars(constants).items():
         print(f"{name:6s} {1e6 * value:8.1f} us per {PER.get(name, 'minibatch')}")
-    Console().print(clock)
-    Console().print(plan(constants, config))
+    Terminal().print(clock)
+    Terminal().print(plan(constants, config))
 
 
 if __name__ == "__main__":

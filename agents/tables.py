@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
 from agents.episodes import TRUE_DURATIONS
 from agents.summary import short_name
 
 Json = dict[str, Any]
+WIDE = 180  # characters, where there is no terminal
 HEADS = (
     "policy", "cost", "difference [95 %]", "", "gap closed", "hero wait h", "other wait h", "lost", "evictions",
     "stall", "16-slots",
 )  # fmt: skip
+COLUMNS = {  # of a table this wide, or wider
+    150: HEADS,
+    100: ("policy", "cost", "difference [95 %]", "", "hero wait h", "other wait h"),
+    0: ("policy", "cost", "difference [95 %]", ""),
+}
+
+
+class Terminal(Console):
+    """Stdout for tables: as wide as the terminal, or wide enough for any table where there is none.
+
+    Its reader may go, as `head` does: it then raises `BrokenPipeError`, with which `command` ends.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(width=None if sys.stdout.isatty() else WIDE)
+
+    def on_broken_pipe(self) -> None:
+        """Rich's own way is to send the rest of stdout to nowhere, which is right, and to fail, which is not."""
+        try:
+            super().on_broken_pipe()
+        except SystemExit:
+            raise BrokenPipeError from None
 
 
 def ranked(summary: Json) -> list[str]:
@@ -27,21 +52,25 @@ def candidates(summary: Json) -> list[str]:
     return [name for name in ranked(summary) if not name.endswith(TRUE_DURATIONS)]
 
 
-def table(summary: Json, title: str = "") -> Table:
-    """The summary as people read it. Lower cost is better."""
+def table(summary: Json, title: str = "", width: int = WIDE) -> Table:
+    """The summary as people read it, with as many columns as there is room for. Lower cost is better."""
     bound = f"pool without topology {summary['bound']['cost']:.3f}"
     out = Table(title=f"{title + ': ' if title else ''}cost against {short_name(summary['reference'])} ({bound})")
-    for head in HEADS:
-        out.add_column(head, justify="left" if head in ("policy", "") else "right")
+    heads = next(heads for least, heads in COLUMNS.items() if width >= least)
+    for head in heads:  # names are told in full, on several lines: two rules may differ at their ends alone
+        left, whole = head in ("policy", ""), head != "policy"
+        out.add_column(head, justify="left" if left else "right", overflow="fold", no_wrap=whole)
     for name in ranked(summary):
-        out.add_row(*row_of(name, summary["policies"][name], summary["reference"]))
+        texts = dict(zip(HEADS, row_of(name, summary["policies"][name], summary["reference"]), strict=True))
+        out.add_row(*(texts[head] for head in heads))
     for label, group in summary["seeds"].items():
-        better = group["probability_of_improvement"]["mean"]
-        out.add_section()
-        out.add_row(
+        line = [
             f"{label}, {len(group['policies'])} seeds: IQM", f"{group['iqm']['mean']:.3f}",
-            span(group["iqm_difference"]), verdict(group["iqm_difference"]["verdict"]), "", f"P(better) {better:.2f}",
-        )  # fmt: skip
+            span(group["iqm_difference"]), verdict(group["iqm_difference"]["verdict"]),
+            f"P(better) {group['probability_of_improvement']['mean']:.2f}",
+        ]  # fmt: skip
+        out.add_section()
+        out.add_row(*line[: len(heads)])
     return out
 
 

@@ -12,14 +12,15 @@ state, the best policy so far (policy.npz), the table and figures at the end.
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 import yaml
-from rich.console import Console
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import CallbackList
 from stable_baselines3.common.logger import configure
@@ -30,12 +31,13 @@ from agents.card import write_card
 from agents.cells import BASELINE
 from agents.config import TrainConfig
 from agents.episodes import find_policy, split_scenario
-from agents.evaluate import evaluate, evaluation_scenario, table, versions
+from agents.evaluate import evaluate, evaluation_scenario, versions
 from agents.figures import draw_all
 from agents.memory import keep_freed_memory
 from agents.network import load_arrays
 from agents.policy import PlacementPolicy, network_of
 from agents.release import read_results
+from agents.tables import Terminal, table
 from nvlenv.commandline import command
 from nvlenv.config import config_names, find_config, load_config
 from nvlenv.engine.policy_file import read_policy_file
@@ -46,6 +48,7 @@ from nvlenv.scenario import load_scenario
 from nvlenv.vector import NVL72VecEnv
 
 RUNS = Path("checkpoints")
+OF_A_NEW_RUN = ("config", "seed", "trace", "init", "out")  # options that say nothing to a run that goes on
 
 
 def linear(start: float, end: float) -> Callable[[float], float]:
@@ -90,8 +93,8 @@ def make_model(config: TrainConfig, env: VecEnv, algorithm: type[MaskablePPO] = 
 
 def train(
     config: TrainConfig, run: Path, resume: bool = False, quiet: bool = False, workers: int | None = None
-) -> bool:
-    """Train until config.steps. Returns False if it was interrupted; the run can then be resumed.
+) -> None:
+    """Train until config.steps. A `KeyboardInterrupt` says how to go on.
 
     `workers` : processes that play the simulators, maybe on other machines; None: this one.
     """
@@ -127,11 +130,9 @@ def train(
         )
     except KeyboardInterrupt:
         evaluation.save()
-        print(f"\ninterrupted; continue with: python -m agents.train --resume {run}", file=sys.stderr)
-        return False
+        raise KeyboardInterrupt(f"continue with: python -m agents.train --resume {run}") from None
     finally:
         env.close()
-    return True
 
 
 def report(config: TrainConfig, run: Path, quiet: bool = False) -> None:
@@ -143,18 +144,21 @@ def report(config: TrainConfig, run: Path, quiet: bool = False) -> None:
     )
     results["command"] = "python -m agents.train " + " ".join(sys.argv[1:])
     write_json(run / "metrics.json", results)
-    Console(width=160).print(table(results["summary"]))
-    for picture in draw_all(played, names, run / "figures"):
-        print(picture)
+    pictures = draw_all(played, names, run / "figures")
     write_card(run / "policy.npz", read_results(run))
-    print(f"policy: {run / 'policy.npz'}   charts: tensorboard --logdir {run / 'tensorboard'}")
+    terminal = Terminal()
+    terminal.print(table(results["summary"], width=terminal.width))
+    print(*pictures, sep="\n")
+    _, manifest = read_policy_file(run / "policy.npz")
+    print(f"policy: {run / 'policy.npz'}, best on validation, of step {manifest['steps']:,}; charts:", end=" ")
+    print(f"tensorboard --logdir {run / 'tensorboard'}")
 
 
 def parser() -> argparse.ArgumentParser:
     out = argparse.ArgumentParser(prog="python -m agents.train", description=__doc__, allow_abbrev=False)
     out.formatter_class = argparse.RawDescriptionHelpFormatter
     out.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings of the run, such as ppo.gamma=0.99")
-    out.add_argument("--config", default="default", help=f"a YAML file or one of {', '.join(config_names('train'))}")
+    out.add_argument("--config", help=f"a YAML file or one of {', '.join(config_names('train'))} (default: default)")
     out.add_argument("--seed", type=int, help="of the run (default: the config's, 0)")
     out.add_argument(
         "--trace", type=Path, metavar="FILE", help="replay windows of this job trace instead of the generator"
@@ -179,7 +183,7 @@ def resolve(arguments: argparse.Namespace) -> TrainConfig:
         overrides.append(f"seed={arguments.seed}")
     if arguments.init is not None:
         overrides.append(f"init={arguments.init}")
-    config = load_config(TrainConfig, find_config("train", arguments.config), overrides)
+    config = load_config(TrainConfig, find_config("train", arguments.config or "default"), overrides)
     if arguments.trace is not None:
         if not arguments.trace.is_file():
             raise InputError("--trace", "", repr(str(arguments.trace)), "a readable file")
@@ -204,40 +208,61 @@ def check(config: TrainConfig) -> None:
     """Everything a run will ask for later is asked for now, before there is a folder."""
     for name in config.scenarios:
         load_scenario(name, config.overrides)
-    for name in (*config.evaluation.baselines, config.evaluation.reference, *filter(None, [config.init])):
+    for name in (*config.evaluation.baselines, config.evaluation.reference):
         find_policy(name)
+    if config.init:
+        read_policy_file(config.init)
 
 
-def new_run(config: TrainConfig, out: Path | None) -> Path:
-    """Make the folder of a new run and write down what it is."""
+def folder_of(config: TrainConfig, out: Path | None) -> Path:
+    """Where a new run goes. Raises `InputError` if there is a run already."""
     name = load_scenario(config.scenarios[0], config.overrides).name
     run = out or RUNS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     if (run / "config.yaml").exists():
         raise InputError("--out", "", str(run), "a new folder, or --resume to continue the run in it")
-    write_text(run / "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
-    write_json(run / "versions.json", versions())
     return run
 
 
-def run_training(arguments: argparse.Namespace) -> int:
-    resume: Path | None = arguments.resume
-    if resume is not None:
-        if not (resume / "model.zip").is_file():
-            raise InputError("--resume", "", str(resume), "the folder of a run with model.zip in it")
-        config, run = load_config(TrainConfig, resume / "config.yaml", arguments.overrides), resume
+def resumed(arguments: argparse.Namespace) -> TrainConfig:
+    """The config of an interrupted run, with the settings that are given now."""
+    run: Path = arguments.resume
+    if not (run / "model.zip").is_file():
+        raise InputError("--resume", "", str(run), "the folder of a run with model.zip in it")
+    for option in OF_A_NEW_RUN:
+        if getattr(arguments, option) is not None:
+            raise InputError("--resume", "", f"--{option} beside it", "settings alone, such as steps=4000000")
+    return load_config(TrainConfig, run / "config.yaml", arguments.overrides)
+
+
+@contextmanager
+def forgotten_unless_begun(run: Path) -> Iterator[None]:
+    """If the block fails before there is a state to resume from, nothing stays of a new run."""
+    existed = run.is_dir()
+    try:
+        yield
+    except BaseException:
+        if not (run / "model.zip").exists() and not existed:
+            shutil.rmtree(run, ignore_errors=True)
+        raise
+
+
+def run_training(arguments: argparse.Namespace) -> None:
+    if arguments.resume is not None:
+        config, run = resumed(arguments), arguments.resume
+        train(config, run, True, arguments.quiet, arguments.distributed)
     else:
         config = resolve(arguments)
-        run = new_run(config, arguments.out)
-    if not train(config, run, resume is not None, arguments.quiet, arguments.distributed):
-        return 130
+        run = folder_of(config, arguments.out)
+        with forgotten_unless_begun(run):
+            write_text(run / "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+            write_json(run / "versions.json", versions())
+            train(config, run, False, arguments.quiet, arguments.distributed)
     report(config, run, arguments.quiet)
-    return 0
 
 
 @command
-def main(argv: list[str]) -> int:
-    arguments = parser().parse_intermixed_args(argv)  # settings may stand before and after options
-    return run_training(arguments)
+def main(argv: list[str]) -> None:
+    run_training(parser().parse_intermixed_args(argv))  # settings may stand before and after options
 
 
 if __name__ == "__main__":

@@ -41,12 +41,13 @@ from agents.statistics import Interval, paired
 from agents.train import make_env, make_model, with_baseline
 from nvlenv.config import find_config, load_config
 from nvlenv.errors import InputError
-from nvlenv.files import write_text
+from nvlenv.files import make_folder, write_text
 
 NAME = "ppo"
 JUDGED = 4  # times in a trial
 STARTUP = 8  # trials drawn at random, and never given up
 COUNTED = (TrialState.COMPLETE, TrialState.PRUNED)
+AS_IT_IS, SETTINGS = "as it is", "settings"  # attributes: of the trial that changes nothing, of the study
 N_STEPS, BATCH_SIZES = (64, 128, 256), (512, 1024, 2048, 4096)
 LOOSEST_KL = 0.1
 
@@ -99,14 +100,21 @@ class Search:
         return with_baseline(load_config(TrainConfig, find_config("train", self.config), [*self.overrides, *proposed]))
 
     def study(self, worker: int = 0) -> optuna.Study:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        return optuna.create_study(
+        """The study in the folder, or a new one. `InputError` if trials of other settings are in it."""
+        optuna.logging.set_verbosity(optuna.logging.ERROR)  # it warns of Ctrl-C with a traceback
+        make_folder(self.folder)
+        study = optuna.create_study(
             storage=JournalStorage(JournalFileBackend(str(self.folder / "journal.log"))),
             study_name=NAME,
             sampler=optuna.samplers.TPESampler(n_startup_trials=STARTUP, seed=self.seed + worker),
             pruner=optuna.pruners.MedianPruner(n_startup_trials=STARTUP),
             load_if_exists=True,
         )
+        mine = self.settings().model_dump(mode="json")
+        if study.user_attrs.setdefault(SETTINGS, mine) != mine:
+            raise InputError("--folder", "", str(self.folder), "a new folder, or the settings of its search")
+        study.set_user_attr(SETTINGS, mine)
+        return study
 
     def policy(self, trial: int) -> Path:
         return self.folder / f"trial-{trial}.npz"
@@ -124,7 +132,7 @@ class Judge(BaseCallback):
         part = JUDGED * self.num_timesteps // self.steps
         if self.judged < part < JUDGED:
             self.judge(part)
-            if self.trial.should_prune():
+            if self.trial.should_prune() and AS_IT_IS not in self.trial.user_attrs:
                 raise optuna.TrialPruned
 
     def _on_step(self) -> bool:
@@ -149,7 +157,7 @@ def costs_of(validation: Validation, policy: Path) -> list[float]:
 def run_trial(trial: optuna.Trial, search: Search, validation: Validation) -> float:
     """Train with the proposed settings. Returns the cost of the last policy."""
     changes = propose(trial)
-    config = search.settings(changes if trial.number else None)  # the first is the config as it is, to the last digit
+    config = search.settings(None if AS_IT_IS in trial.user_attrs else changes)  # as it is to the last digit
     model = make_model(config, make_env(config))
     judge = Judge(trial, validation, config.steps, search.policy(trial.number))
     model.learn(config.steps, callback=judge)
@@ -158,7 +166,6 @@ def run_trial(trial: optuna.Trial, search: Search, validation: Validation) -> fl
 
 def work(worker: int, search: Search) -> None:
     """Run trials until the study has as many as it is to have; one of the processes that share it."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
     torch.set_num_threads(search.settings().threads)
     keep_freed_memory()
     study = search.study(worker)
@@ -167,12 +174,18 @@ def work(worker: int, search: Search) -> None:
         study.optimize(trial, callbacks=[MaxTrialsCallback(search.trials, states=COUNTED)])
 
 
-def confirm(search: Search, best: int, workloads: int) -> Interval:
+def unchanged(study: optuna.Study, *states: TrialState) -> optuna.trial.FrozenTrial | None:
+    """The trial of the config as it is, if there is one in such a state."""
+    trials = study.get_trials(deepcopy=False, states=states)
+    return next((trial for trial in trials if AS_IT_IS in trial.user_attrs), None)
+
+
+def confirm(search: Search, best: int, start: int, workloads: int) -> Interval:
     """Best trial less the config as it is, on validation workloads that no trial was judged on."""
     validation = Validation(search.settings())
     judged = len(validation.seeds)
     validation.seeds = split_seeds(0, "validation", judged + workloads)[judged:]
-    return paired(costs_of(validation, search.policy(best)), costs_of(validation, search.policy(0)))
+    return paired(costs_of(validation, search.policy(best)), costs_of(validation, search.policy(start)))
 
 
 def winner(search: Search, trial: optuna.trial.FrozenTrial, gap: Interval, workloads: int, command: str) -> str:
@@ -192,24 +205,26 @@ def ppo(arguments: argparse.Namespace) -> None:
         raise InputError("--trials", "", arguments.trials, "at least 2: the config as it is, and another")
     search = Search(arguments.config, tuple(arguments.overrides), arguments.folder, arguments.trials, arguments.seed)
     search.settings()  # a mistake in them is told before there is a folder
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = search.study()
-    if not study.get_trials(deepcopy=False):
-        study.enqueue_trial(as_it_is(search.settings()))
+    if unchanged(study, TrialState.COMPLETE, TrialState.WAITING) is None:  # or it was interrupted
+        study.enqueue_trial(as_it_is(search.settings()), user_attrs={AS_IT_IS: True})
     workers: Sequence[int] = range(max(1, arguments.workers))
     for _ in map_jobs(partial(work, search=search), workers, len(workers), arguments.ray):
         pass
     trials = study.get_trials(deepcopy=False)
     pruned = sum(trial.state == TrialState.PRUNED for trial in trials)
+    start = unchanged(study, TrialState.COMPLETE)
+    if start is None:
+        raise InputError("--trials", "", search.trials, "more: the config as it is had no turn yet")
     best = study.best_trial
-    print(f"{len(trials)} trials, {pruned} given up. The config as it is costs {trials[0].value:.3f},")
+    print(f"{len(trials)} trials, {pruned} given up. The config as it is costs {start.value:.3f},")
     print(f"trial {best.number} {best.value:.3f}:")
     for name, value in best.params.items():
         print(f"  {name} = {value:.4g}" if isinstance(value, float) else f"  {name} = {value}")
-    if best.number == 0:
+    if best.number == start.number:
         print("nothing is better than the config as it is")
         return
-    gap = confirm(search, best.number, arguments.workloads)
+    gap = confirm(search, best.number, start.number, arguments.workloads)
     print(f"difference on {arguments.workloads} further workloads: {gap} ({gap.verdict})")
     if gap.verdict == "lower":
         command = "python -m agents.tune " + shlex.join(arguments.given)

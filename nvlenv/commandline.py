@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -28,7 +29,9 @@ def command(main: Callable[[list[str]], int | None]) -> Entry:
     @wraps(main)
     def entry(argv: Sequence[str] | None = None, /) -> int:
         try:
-            return main(list(sys.argv[1:] if argv is None else argv)) or DONE
+            code = main(list(sys.argv[1:] if argv is None else argv)) or DONE
+            sys.stdout.flush()  # a reader that is gone is found out here, not by the interpreter at its end
+            return code
         except InputError as error:
             print(f"error: {error}", file=sys.stderr)
             return BAD_INPUT
@@ -37,7 +40,7 @@ def command(main: Callable[[list[str]], int | None]) -> Entry:
             print(f"\ninterrupted{how}", file=sys.stderr)
             return INTERRUPTED
         except BrokenPipeError:
-            sys.stderr.close()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be flushed
             return DONE
 
     return entry

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from nvlenv import register_envs
 from nvlenv.batch import Batch
 from nvlenv.errors import InputError
 from nvlenv.observation import CLUSTER_FEATURES, JOB_FEATURES, RACK_FEATURES, Feature
@@ -155,3 +156,6 @@ class NVL72Env(gym.Env[dict[str, Any], np.int64]):
             "hour": float(b.sim.clock["now"][0, 0]),
             "illegal": illegal,
         }
+
+
+register_envs()

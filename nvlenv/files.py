@@ -9,12 +9,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from nvlenv.errors import InputError
+
+
+def make_folder(path: str | Path) -> None:
+    """Make a folder and those above it, where they are missing. Raises `InputError` if there can be none."""
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(path, "", error.strerror or str(error), "a folder, or a place where one can be made") from None
+
 
 @contextmanager
 def written_whole(path: str | Path) -> Iterator[Path]:
-    """A temporary path beside `path` to write to; it takes the place of `path` only if the block succeeds."""
+    """A temporary path beside `path` to write to; it takes the place of `path` only if the block succeeds.
+
+    Raises `InputError` where no file can be: at a folder, or below a file.
+    """
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.is_dir():
+        raise InputError(path, "", "a folder", "the name of a file to write")
+    make_folder(target.parent)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         yield part

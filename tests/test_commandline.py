@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 
 import pytest
@@ -45,6 +47,19 @@ def test_what_goes_wrong_is_told_in_one_line(
     assert command(main)([]) == code
 
     assert capsys.readouterr().err == told
+
+
+@pytest.mark.parametrize("printed", ["one line", "a line\\n' * 100_000 + '"])
+def test_a_reader_that_has_seen_enough_is_no_mistake(printed: str) -> None:
+    program = f"from nvlenv.commandline import command; import sys; sys.exit(command(lambda _: print('{printed}'))())"
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    reads, writes = os.pipe()
+    os.close(reads)
+
+    done = subprocess.run([sys.executable, "-c", program], stdout=writes, stderr=subprocess.PIPE, env=buffered)
+
+    os.close(writes)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_a_defect_is_not_hidden() -> None:

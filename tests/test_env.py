@@ -22,8 +22,6 @@ from nvlenv.env import NVL72Env
 from nvlenv.errors import InputError
 from nvlenv.scenario import Scenario
 
-nvlenv.register_envs()
-
 
 def play(
     env: NVL72Env, info: dict[str, Any], rng: np.random.Generator

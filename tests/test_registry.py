@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -14,9 +17,8 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
 from stable_baselines3.common.env_checker import check_env as check_env_sb3
 
-import nvlenv
+import nvlenv.env
 
-nvlenv.register_envs()
 ENV_IDS = [name for name, spec in gym.registry.items() if spec.namespace == "nvlenv"]
 
 
@@ -43,6 +45,20 @@ def rollout(env: gym.Env[Any, Any], seed: int, steps: int) -> Iterator[bytes]:
 def test_the_environment_is_registered_once() -> None:
     nvlenv.register_envs()
     assert ENV_IDS == [nvlenv.ENV_ID, nvlenv.FLAT_ENV_ID]
+
+
+@pytest.mark.parametrize("imports", ["import gymnasium, nvlenv", "import nvlenv.env, gymnasium"])
+def test_a_fresh_process_finds_the_environments_after_an_import(imports: str) -> None:
+    program = f"{imports}\nprint(gymnasium.spec('{nvlenv.ENV_ID}').entry_point)"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout == "nvlenv.env:NVL72Env\n"
+
+
+def test_the_readmes_python_runs_as_it_is_printed() -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
+    first = readme.split("```python\n")[1].split("```")[0]
+    assert "gym.make" in first
+    subprocess.run([sys.executable, "-c", first], check=True, capture_output=True)
 
 
 def test_gymnasium_finds_nothing_to_warn_of(env: gym.Env[Any, Any]) -> None:

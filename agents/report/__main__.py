@@ -2,6 +2,9 @@
 
 python -m agents.report results --out report.html
 python -m agents.report checkpoints/RUN --out report.html --replay policy.npz best-fit --workload 3
+
+A policy that is replayed is one of the results, by its name there or in their tables, or by a file or folder that holds
+the same policy.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from agents.cases import Case, make_case
-from agents.cells import resolve
-from agents.episodes import find_policy, split_seeds
+from agents.cells import fingerprint, resolve
+from agents.episodes import split_seeds
 from agents.figures import class_colours
 from agents.release import read_results
 from agents.report.page import page
@@ -32,16 +35,40 @@ from nvlenv.types import Workload
 Json = dict[str, Any]
 
 
-def replayed_policies(each: Json, wanted: Sequence[str]) -> tuple[str, str]:
-    """The two policies of the replay: those asked for, else the cheapest and the reference (or the next one)."""
+def replayed_policies(results: Json, each: Json, wanted: Sequence[str], case: Case) -> list[tuple[str, str]]:
+    """The two policies of the replay: those asked for, else the cheapest and the reference (or the next one).
+
+    Of each, how the results call it, and the heuristic or file that is played.
+    """
     names = candidates(each["summary"])
-    for name in wanted:
-        if name not in names:
-            raise InputError("--replay", "", repr(name), f"two of {names}")
     if wanted:
-        return wanted[0], wanted[1]
+        return [_asked_for(name, names, results["policies"], case) for name in wanted]
     best, reference = names[0], each["summary"]["reference"]
-    return (best, reference) if best != reference else (best, names[min(1, len(names) - 1)])
+    other = reference if best != reference else names[min(1, len(names) - 1)]
+    return [(name, resolve(name, case)) for name in (best, other)]
+
+
+def _asked_for(wanted: str, names: Sequence[str], recorded: Json, case: Case) -> tuple[str, str]:
+    """A policy by its name in the results, by that in their tables, or by a file (or heuristic) that is the same."""
+    called = [name for name in names if name == wanted] or [name for name in names if short_name(name) == wanted]
+    if len(called) == 1:
+        return called[0], resolve(called[0], case)
+    mine = _fingerprint(wanted)
+    for name in called or names:
+        if mine and mine == (recorded.get(name) or _fingerprint(resolve(name, case))):
+            return name, wanted
+    expected = f"one of {', '.join(names)}, its name in the table, or a file or folder with the same policy"
+    raise InputError("--replay", "", repr(wanted), expected)
+
+
+def _fingerprint(name: str) -> str:
+    """What makes a policy the same one; "": there is none of this name. Raises `InputError` for a damaged file."""
+    try:
+        return fingerprint(name)
+    except InputError:
+        if Path(name).is_file():
+            raise
+        return ""
 
 
 def replay_of(results: Json, wanted: Sequence[str] = (), workload: int | None = None) -> dict[str, Any]:
@@ -51,17 +78,17 @@ def replay_of(results: Json, wanted: Sequence[str] = (), workload: int | None = 
     """
     label = results["labels"][0]
     each = results["sets"][label]
-    names = replayed_policies(each, wanted)
-    k = typical_workload(each, *names) if workload is None else workload
+    case = make_case(each["source"], each["overrides"], results["split"])
+    chosen = replayed_policies(results, each, wanted, case)
+    k = typical_workload(each, *(name for name, _ in chosen)) if workload is None else workload
     if not 0 <= k < results["episodes"]:
         raise InputError("--workload", "", k, f"0 to {results['episodes'] - 1}")
-    case = make_case(each["source"], each["overrides"], results["split"])
     if case.scenario.digest() != each["scenario_digest"]:
         raise InputError("results", label, "a scenario whose settings have changed since", "evaluate again")
     episode = case.scenario.draw(split_seeds(results["seed"], results["split"], k + 1)[k])
     policies = []
-    for name in names:
-        recording, metrics = record(_found(name, case), case, episode)
+    for name, played in chosen:
+        recording, metrics = record(played, case, episode)
         recorded = each["workloads"][name]["cost"][k]
         if abs(metrics["cost"] - recorded) > 1e-6 * max(1.0, abs(recorded)):
             found = f"cost {metrics['cost']:.7g} on workload {k}, now"
@@ -90,13 +117,6 @@ def _note(case: Case, label: str, k: int, typical: bool, jobs: int) -> str:
     )
 
 
-def _found(name: str, case: Case) -> str:
-    """The policy, if it can still be read."""
-    meant = resolve(name, case)
-    find_policy(meant)
-    return meant
-
-
 def _opening(policy: Json, jobs: Workload, hero: int, after: float) -> float:
     """The hour at which the replay opens: halfway through the longest wait of a hero under the second policy."""
     runs = policy["runs"]
@@ -114,7 +134,7 @@ def parser() -> argparse.ArgumentParser:
     out.formatter_class = argparse.RawDescriptionHelpFormatter
     out.add_argument("results", type=Path, metavar="RUN_OR_RESULTS", help="folder of an evaluation or training run")
     out.add_argument("--out", type=Path, default=Path("report.html"), metavar="FILE", help="(default %(default)s)")
-    out.add_argument("--replay", nargs=2, default=(), metavar="POLICY", help="the two policies that are replayed")
+    out.add_argument("--replay", nargs=2, default=(), metavar="POLICY", help="two policies (default: best, reference)")
     out.add_argument("--workload", type=int, help="which workload (default: a typical one)")
     out.add_argument("--no-replay", action="store_true", help="tables and figures only")
     return out

@@ -5,8 +5,8 @@
     python -m agents.study hero-blocked             a third of the cluster empty, no rack open: who starts the hero
     python -m agents.study maintenance              failures, drains and spare nodes: what each of them costs
 
-A study plays its scenario (configs/scenarios/NAME.yaml), prints a small table and writes study.html, study.md and
-study.png into a folder.
+A study plays its scenario (configs/scenarios/NAME.yaml), writes study.html, study.md and study.png into a folder and
+prints a small table.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from rich.console import Console
-
 from agents.study import drains, hero, incident, shape
 from agents.study.page import Study, show, write
 from agents.study.play import Options
+from agents.tables import Terminal
 from nvlenv.commandline import command
 from nvlenv.errors import InputError
 
@@ -52,9 +51,9 @@ def run(arguments: argparse.Namespace, command: str) -> None:
         raise InputError("--policy", "", repr(arguments.policy), f"a policy only with {hero.NAME}")
     options = Options(arguments.episodes, arguments.seed, arguments.policy, tuple(arguments.overrides))
     study = STUDIES[arguments.name](options, command)
-    console = Console(width=150)
-    show(study, console)
     page = write(study, arguments.out or Path("checkpoints") / f"study-{study.name}")
+    console = Terminal()  # after the page, which is whole even if nobody reads on
+    show(study, console)
     console.print(f"page: {page}")
 
 

@@ -49,7 +49,8 @@ def study(options: Options, command: str) -> Study:
     lost = {label: mean[label]["gpu_hours_lost"] for label in mean}
     point = (
         f"Failures and drains end {mean[WORN]['failures']:.0f} runs in {scenarios[WORN].episode.hours:.0f} h and cost "
-        f"{lost[WORN] - lost[CALM]:.0f} GPU-hours of work; if jobs kept no checkpoints, {lost[BARE] - lost[CALM]:.0f}. "
+        f"{lost[WORN] - lost[CALM]:.0f} GPU-hours of work more than the {lost[CALM]:.0f} that are lost when "
+        f"{CALM}; if jobs kept no checkpoints, {lost[BARE] - lost[CALM]:.0f}. "
         f"With two spare nodes in every rack heroes wait {mean[WORN]['hero_wait']:.0f} h; in racks of exactly 16 one "
         f"broken node leaves no room for a slice, and they wait {mean[NARROW]['hero_wait']:.0f} h."
     )

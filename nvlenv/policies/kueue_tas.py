@@ -84,10 +84,16 @@ __all__ = [
 
 
 @command
-def main(arguments: list[str]) -> int:
-    if len(arguments) != 1:
-        raise InputError("kueue_tas", "arguments", arguments, "one file of cases")
-    return 1 if run_file(arguments[0]) else 0
+def main(argv: list[str]) -> int:
+    import argparse  # here, because most who import this module only place
+
+    parser = argparse.ArgumentParser(prog="python -m nvlenv.policies.kueue_tas", description=__doc__)
+    parser.usage, parser.formatter_class = "%(prog)s [-h] CASES.json", argparse.RawDescriptionHelpFormatter
+    parser.add_argument("files", nargs="*", metavar="CASES.json", help="cases and what Kueue does in each of them")
+    files = parser.parse_args(argv).files
+    if len(files) != 1:
+        raise InputError("kueue_tas", "arguments", files, "one file of cases")
+    return 1 if run_file(files[0]) else 0
 
 
 if __name__ == "__main__":

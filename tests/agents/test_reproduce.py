@@ -78,5 +78,27 @@ def test_mistakes_in_the_plan_are_told_in_one_line(
     assert error.startswith("error: ") and said in error and "\n" not in error
 
 
+def test_ctrl_c_in_a_step_ends_in_one_line(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("agents.evaluate.evaluate_case", interrupted)
+
+    assert reproduce.main([*arguments(project), "--folder", str(tmp_path)]) == 130
+    assert capsys.readouterr().err == "\ninterrupted; the same command goes on\n"
+
+
+def test_a_mistake_in_the_arguments_of_a_step_is_told_once(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = {"steps": {"play": {"run": "agents.evaluate", "arguments": ["--policies", "best-fit", "--episodes", "0"]}}}
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan), "utf-8")
+
+    assert reproduce.main([*arguments(project), "--plan", str(tmp_path / "plan.yaml")]) == 2
+    assert capsys.readouterr().err == "error: --episodes: found 0, expected at least 1\n"
+
+
 def test_the_shipped_plan_can_be_read() -> None:
     assert reproduce.read_plan(reproduce.PLAN).tables

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import os
+import re
+import sys
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -23,6 +27,7 @@ from nvlenv.scenario import load_scenario
 from nvlenv.types import Mode
 
 FEW = Options(episodes=2)
+SAID = {drains.WORN: r"cost (\d+) GPU-hours", drains.BARE: r"no checkpoints, (\d+)\."}
 
 
 def column(study: Study, head: str) -> dict[str, float]:
@@ -60,6 +65,17 @@ def test_the_same_quota_gives_two_machines() -> None:
     assert column(study, "speed")["required"] == 1.0 > column(study, "speed")["unconstrained"] + 0.1
     assert column(study, "racks")["required"] == 8
     assert column(study, "done after")["required"] < column(study, "done after")["unconstrained"]
+
+
+def test_the_sentence_says_what_the_table_says() -> None:
+    """Of two workloads of which the first makes the job wait longer."""
+    study = shape.study(FEW, "")
+
+    waits, done = column(study, "wait"), column(study, "done after")
+    for mode in ("unconstrained", "required"):
+        assert f"waits {waits[mode]:.1f} h" in study.point and f"done after {done[mode]:.1f} h" in study.point
+    assert f"starts on {column(study, 'racks')['unconstrained']:.1f} racks" in study.point
+    assert "nan" not in study.point
 
 
 def test_a_scenario_refuses_what_the_study_shows() -> None:
@@ -107,6 +123,10 @@ def test_checkpoints_and_spare_nodes_pay() -> None:
     lost, ended = column(study, "GPU-h lost"), column(study, "runs ended")
     assert ended[drains.CALM] == 0 < ended["failures only"] < ended[drains.WORN]
     assert lost[drains.CALM] < lost[drains.WORN] < 0.5 * lost[drains.BARE]
+    for label in (drains.WORN, drains.BARE):  # the sentence: what is lost beyond what is lost when nothing fails
+        more = float(re.search(SAID[label], study.point)[1])  # type: ignore[index]
+        assert more + lost[drains.CALM] == pytest.approx(lost[label], abs=1.5)
+    assert f"more than the {lost[drains.CALM]:.0f} that are lost when nothing fails" in study.point
     assert column(study, "hero waits")[drains.CALM] < column(study, "hero waits")[drains.NARROW]
 
 
@@ -161,6 +181,19 @@ def test_one_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixtu
     page = (tmp_path / "study.html").read_text("utf-8")
     assert "python -m agents.study quota-vs-shape --episodes 1" in page and "study.png" in page
     assert "within quota" in capsys.readouterr().out
+
+
+def test_the_page_is_written_even_if_nobody_reads_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `| head -1` does: the reader of stdout is gone."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())  # which the command closes
+    with os.fdopen(writer, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+
+        assert main(["quota-vs-shape", "--episodes", "1", "--out", str(tmp_path)]) == 0
+
+    assert {path.name for path in tmp_path.iterdir()} == {"study.html", "study.md", "study.png"}
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from agents.policy import network_of
 from agents.train import make_env, make_model
 from nvlenv.engine import load_policy
 from nvlenv.engine.policy_file import read_policy_file
+from nvlenv.errors import InputError
 from nvlenv.policies import baseline_name
 
 SMALL = [
@@ -128,6 +129,30 @@ def test_an_interrupted_run_says_how_to_go_on_and_ends_with_exact_counters(
     assert rates[1][1] == pytest.approx(1 - rates[1][0] / 2_048)
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), InputError("trace", "line 1", "nothing", "a job")])
+def test_a_run_that_has_not_begun_leaves_no_folder(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> bool:
+        assert (tmp_path / "run" / "config.yaml").is_file()
+        raise error
+
+    monkeypatch.setattr(training, "train", fail)
+
+    assert training.main([*TINY, "--out", str(tmp_path / "run")]) in (2, 130)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", [["--seed", "5"], ["--config", "default"], ["--trace", "jobs.csv"], ["--init", "x"]])
+def test_options_of_a_new_run_are_refused_for_one_that_goes_on(
+    option: list[str], run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert training.main(["--resume", str(run), *option]) == 2
+
+    assert f"error: --resume: found {option[0]} beside it" in capsys.readouterr().err
+
+
 def test_a_seed_gives_the_same_policy_again(run: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
     training.main([*TINY, "--quiet", "--out", str(again), "--seed", "3"])
@@ -190,6 +215,7 @@ def broken(path: Path, text: str) -> str:
         (["--trace", "nowhere.csv"], "nowhere.csv"),
         (["--resume", "nowhere"], "nowhere"),
         (["--init", "nowhere.npz"], "nowhere.npz"),
+        (["--init", "tests"], "tests"),
         (["--seed", "-1"], "seed"),
     ],
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
@@ -14,6 +16,7 @@ from agents.statistics import Interval
 from agents.tune import main
 from agents.tune_ppo import Search, as_it_is, propose
 from nvlenv.config import find_config, load_config
+from nvlenv.errors import InputError
 from tests.agents.test_train import TINY
 
 # One rollout a trial with the most steps, four with the fewest.
@@ -71,6 +74,31 @@ def test_the_same_command_goes_on_and_does_nothing_more_when_it_is_done(
     assert "The config as it is costs" in capsys.readouterr().out
 
 
+def test_the_config_as_it_is_gets_another_turn_after_an_interruption(
+    search: Search, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> float:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tune_ppo, "run_trial", interrupted)
+        assert run(search, "--trials", "2") == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+    assert run(search, "--trials", "2") == 0
+
+    states = [trial.state.name for trial in search.study().get_trials()]
+    assert states == ["FAIL", "COMPLETE", "COMPLETE"]
+    assert "The config as it is costs" in capsys.readouterr().out
+
+
+def test_trials_of_other_settings_do_not_share_a_folder(search: Search) -> None:
+    search.study()
+
+    with pytest.raises(InputError, match=r"--folder: found .* expected a new folder, or the settings of its search"):
+        replace(search, overrides=(*search.overrides, "seed=9")).study()
+
+
 def test_a_bad_trial_is_given_up(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tune_ppo, "STARTUP", 1)
     study = search.study()
@@ -92,7 +120,7 @@ def test_only_a_clear_winner_is_written(
     gap: tuple[float, float, float], written: bool, search: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = search.study()
-    study.enqueue_trial(as_it_is(search.settings()))
+    study.enqueue_trial(as_it_is(search.settings()), user_attrs={tune_ppo.AS_IT_IS: True})
     for cost in (1.0, 0.5):
         trial = study.ask()
         propose(trial)

@@ -6,6 +6,7 @@ python -m tests.benchmarks.scaling --out .readme
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from matplotlib.figure import Figure
 
 from agents.figures import OKABE_ITO, STYLE, save
 from nvlenv.batch import Batch
+from nvlenv.commandline import command
 from nvlenv.loading import prepare
 from nvlenv.observation import N_CLUSTER, N_JOB, N_RACK, observe
 from nvlenv.policies import parse_rule
@@ -115,12 +117,18 @@ def _finish(axes: Axes, x: str, title: str) -> None:
     axes.legend(frameon=False, loc="upper left")
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser(prog="python -m tests.benchmarks.scaling", description=__doc__)
-    arguments.formatter_class = argparse.RawDescriptionHelpFormatter
-    arguments.add_argument("--out", type=Path, default=Path(".readme"), help="folder of scaling.png")
-    print(save(draw(), arguments.parse_args().out / "scaling.png"))
+def parser() -> argparse.ArgumentParser:
+    out = argparse.ArgumentParser(prog="python -m tests.benchmarks.scaling", description=__doc__, allow_abbrev=False)
+    out.formatter_class = argparse.RawDescriptionHelpFormatter
+    out.add_argument("--out", type=Path, default=Path(".readme"), help="folder of scaling.png (default %(default)s)")
+    return out
+
+
+@command
+def main(argv: list[str]) -> None:
+    arguments = parser().parse_args(argv)
+    print(save(draw(), arguments.out / "scaling.png"))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -21,8 +21,7 @@ def of_children() -> float:
 FIRST_DECISION = """
 import gymnasium as gym
 import numpy as np
-import nvlenv
-nvlenv.register_envs()
+import nvlenv.env
 env = gym.make("nvlenv/NVL72-v0", scenario="lab-16")
 observation, info = env.reset(seed=1)
 observation, reward, *_ = env.step(np.flatnonzero(info["action_mask"])[0])

@@ -102,6 +102,14 @@ def test_the_command_takes_exactly_one_file(arguments: list[str], capsys: pytest
     assert "expected one file of cases" in capsys.readouterr().err
 
 
+def test_help_is_given(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["--help"])
+
+    said = capsys.readouterr()
+    assert said.out.startswith("usage: python -m nvlenv.policies.kueue_tas [-h] CASES.json\n") and not said.err
+
+
 def test_the_usage_of_sibling_flavors_stands_for_all_usage_on_shared_hosts() -> None:
     case = next(case for case in read_cases(SUITE) if case["id"] == "tas-134")  # x1 is used by a sibling, x2 is free
     own = [{"values": ["x2"], "requests_per_pod": {"cpu": 1000}, "count": 1}]

@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from agents import evaluate
+from agents.export import export_policy
+from agents.network import PlacementNetwork
 from agents.release import read_results
-from agents.report.__main__ import main
+from agents.report.__main__ import main, replay_of
+from nvlenv.errors import InputError
 from nvlenv.policies import baseline_name
 
 POLICIES = ("best-fit", "best-fit+easy+open", "least-allocated")
@@ -92,6 +95,56 @@ def test_results_that_the_code_no_longer_gives_are_refused(
 
     assert main([str(tmp_path), "--out", str(tmp_path / "r.html"), "--workload", "2"]) == 2
     assert "evaluate again" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory, small_overrides: tuple[str, ...]) -> Path:
+    """An evaluation in which a learned policy, runs/mine, has met heuristics."""
+    root = tmp_path_factory.mktemp("learned")
+    run = root / "runs" / "mine"
+    run.mkdir(parents=True)
+    export_policy(PlacementNetwork(), run / "policy.npz", {})
+    options = ["--policies", str(run), "best-fit", "baseline", "--set", *small_overrides, "--episodes", "2", "--quiet"]
+    assert evaluate.main([*options, "--out", str(root)]) == 0
+    return root
+
+
+def test_a_policy_is_replayed_by_any_name_of_it(learned: Path, tmp_path: Path) -> None:
+    """As evaluated, as in the table, by its file, and by another file of the same arrays, even if the first is gone."""
+    run, copy = learned / "runs" / "mine", tmp_path / "policy.npz"
+    shutil.copy(run / "policy.npz", copy)
+    results = read_results(learned)
+
+    for wanted in (str(run), "mine", str(run / "policy.npz"), str(copy)):
+        replay = replay_of(results, [wanted, "best-fit"], 0)
+        assert [policy["name"] for policy in replay["policies"]] == [str(run), "best-fit"]
+        assert [policy["label"] for policy in replay["policies"]] == ["mine", "best-fit"]
+
+    results = json.loads(json.dumps(results).replace(str(run), "moved/mine"))
+    assert replay_of(results, [str(copy), baseline_name("lab-16")], 0)["policies"][1]["name"] == "baseline"
+
+
+def test_a_policy_without_a_recorded_fingerprint_is_found_by_that_of_its_file(learned: Path, tmp_path: Path) -> None:
+    """A training run records names alone."""
+    results = read_results(learned)
+    results["policies"] = dict.fromkeys(results["policies"], "")
+    shutil.copy(learned / "runs" / "mine" / "policy.npz", tmp_path / "policy.npz")
+
+    replay = replay_of(results, [str(tmp_path / "policy.npz"), "best-fit"], 0)
+
+    assert replay["policies"][0]["name"] == str(learned / "runs" / "mine")
+
+
+def test_a_file_of_another_policy_is_not_replayed(learned: Path, tmp_path: Path) -> None:
+    other, damaged = tmp_path / "other.npz", tmp_path / "damaged.npz"
+    export_policy(PlacementNetwork(hidden=8), other, {})
+    damaged.write_text("not a policy")
+    results = read_results(learned)
+
+    with pytest.raises(InputError, match=r"other\.npz', expected one of best-fit, baseline, .*mine, its name"):
+        replay_of(results, [str(other), "best-fit"], 0)
+    with pytest.raises(InputError, match=r"damaged\.npz: "):
+        replay_of(results, [str(damaged), "best-fit"], 0)
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -225,4 +225,5 @@ def test_placing_on_a_thousand_racks_is_quick(tmp_path: Path, kind: str) -> None
 
 
 if __name__ == "__main__":  # a figure by hand: python -m tests.engine.service.test_process FOLDER POLICY
+    Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)
     print(json.dumps(measure(Path(sys.argv[1]), sys.argv[2]), indent=1))
