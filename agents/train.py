@@ -1,7 +1,7 @@
 """Train a placement policy with PPO, compare it with heuristics, and export it.
 
     python -m agents.train                          the default scenario, at most ten minutes on two cores
-    python -m agents.train --trace jobs.csv.gz      on a job trace (formats: python -m nvlenv.workload --help)
+    python -m agents.train --trace jobs.csv.gz      on a job trace (formats: python -m nvlenv.workload describe --help)
     python -m agents.train steps=500000 seed=3      any setting of configs/train/default.yaml
     python -m agents.train --resume checkpoints/RUN
 
@@ -12,6 +12,7 @@ state, the best policy so far (policy.npz), the table and figures at the end.
 from __future__ import annotations
 
 import argparse
+import shlex
 import shutil
 import sys
 import time
@@ -142,7 +143,7 @@ def report(config: TrainConfig, run: Path, quiet: bool = False) -> None:
     results, played = evaluate(
         scenario, names, config.evaluation.final_episodes, reference=config.evaluation.reference, quiet=quiet
     )
-    results["command"] = "python -m agents.train " + " ".join(sys.argv[1:])
+    results["command"] = shlex.join(["python", "-m", "agents.train", *sys.argv[1:]])
     write_json(run / "metrics.json", results)
     pictures = draw_all(played, names, run / "figures")
     write_card(run / "policy.npz", read_results(run))

@@ -219,7 +219,7 @@ def ppo(arguments: argparse.Namespace) -> None:
     best = study.best_trial
     print(f"{len(trials)} trials, {pruned} given up. The config as it is costs {start.value:.3f},")
     print(f"trial {best.number} {best.value:.3f}:")
-    for name, value in best.params.items():
+    for name, value in propose(optuna.trial.FixedTrial(best.params)).items():  # type: ignore[arg-type]
         print(f"  {name} = {value:.4g}" if isinstance(value, float) else f"  {name} = {value}")
     if best.number == start.number:
         print("nothing is better than the config as it is")

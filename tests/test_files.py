@@ -32,10 +32,17 @@ def test_a_place_where_no_file_can_be_is_told(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
 
-    with pytest.raises(InputError, match="found a folder, expected the name of a file to write"):
+    with pytest.raises(InputError, match="found a folder, expected a place to write the file"):
         write_text(tmp_path, "text")
     with pytest.raises(InputError, match="expected a folder, or a place where one can be made"):
         write_text(file / "below", "text")
     with pytest.raises(InputError, match="expected a folder, or a place where one can be made"):
         make_folder(file)
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_only_mistakes_about_the_file_itself_are_the_users(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file or directory, expected a place"), written_whole(tmp_path / "a"):
+        pass
+    with pytest.raises(FileNotFoundError), written_whole(tmp_path / "a"):
+        (tmp_path / "other").read_text()

@@ -32,7 +32,7 @@ def clearings(live: Live, book: Book, nodes: int, limit: int) -> tuple[Clearing,
     """At most `limit` clearings one after another. The arrays are changed; the caller has a copy."""
     largest = int(np.bincount(live.spec.node_rack).max())
     if not 1 <= nodes <= largest:
-        raise InputError("defrag", "nodes", nodes, f"1 to {largest}, the nodes of the largest rack")
+        raise InputError("defrag", "free-rack-of", nodes, f"1 to {largest}, the nodes of the largest rack")
     size = live.node_size
     opener = live.add(OPENER, [Row(nodes * size, size, priority=2**30, queue=len(live.queues) - 1, estimate=1.0)])[0]
     found: list[Clearing] = []

@@ -267,7 +267,8 @@ class PlacementEngine:
             return len(known) - 1
         name = self._cluster.local_queues.get(f"{job.namespace}/{job.queue}", job.queue)
         if name not in known:
-            raise InputError(f"job {job.name}", "queue", repr(job.queue), f"one of {known[:-1]} or a LocalQueue")
+            expected = f"one of {known[:-1]} or a LocalQueue of namespace {job.namespace}"
+            raise InputError(f"job {job.name}", "queue", repr(job.queue), expected)
         return known.index(name)
 
     def _queue_up(self, name: str, rows: list[Row]) -> list[int]:

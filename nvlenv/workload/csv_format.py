@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from nvlenv.errors import InputError
 from nvlenv.files import written_whole
 from nvlenv.types import FloatArray, IntArray, Workload
 from nvlenv.workload.traces import Trace
@@ -31,11 +30,8 @@ def write_csv(jobs: Workload | Trace, path: str | Path) -> None:
     data = text.getvalue().encode()
     if path.suffix == ".gz":
         data = gzip.compress(data, mtime=0)  # no time stamp: same jobs, same bytes
-    try:
-        with written_whole(path) as part:
-            part.write_bytes(data)
-    except OSError as error:
-        raise InputError(path, "", (error.strerror or str(error)).lower(), "a place to write the file") from None
+    with written_whole(path) as part:
+        part.write_bytes(data)
 
 
 def _trace_rows(trace: Trace) -> Iterable[tuple[str, ...]]:
