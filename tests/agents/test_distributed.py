@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
@@ -169,12 +170,12 @@ RUN = [*TINY, "--quiet", "--seed", "3", "--distributed", "2"]
 
 @pytest.fixture
 def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any]]:
-    """A cluster of two nodes on this machine, either of which has room for both workers, and the node to kill."""
+    """A cluster of two nodes on this machine, each with room for one worker, and the node to kill."""
     ray = pytest.importorskip("ray", reason="needs the extra `ray`")
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    node = {"num_cpus": 2, "object_store_memory": 100 * 2**20}
+    node = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
     # Ray takes 127.0.0.1 for the address of the machine, and would look for the cluster elsewhere.
     head, other = "127.0.0.2", "127.0.0.3"
     cluster = Cluster(
@@ -195,10 +196,16 @@ def test_a_run_survives_the_loss_of_a_machine_and_can_be_resumed_alone(
     cluster, second = two_nodes
     rollouts: list[list[Played]] = []
     original = RemoteEnvs.play
+    killer = Thread(target=cluster.remove_node, args=(second,), kwargs={"allow_graceful": False})
 
     def play(self: RemoteEnvs, weights: Arrays, done_steps: int) -> list[Played]:
         if len(rollouts) == 2:
-            Thread(target=cluster.remove_node, args=(second,), kwargs={"allow_graceful": False}).start()
+            cluster.add_node(num_cpus=1, object_store_memory=100 * 2**20, node_ip_address="127.0.0.4")
+            killer.start()
+        elif len(rollouts) == 3:
+            killer.join()
+            while sum(node["Alive"] for node in self.ray.nodes()) > 2:  # until Ray knows
+                time.sleep(0.1)
         rollouts.append(original(self, weights, done_steps))
         return rollouts[-1]
 
@@ -221,8 +228,8 @@ def test_a_run_survives_the_loss_of_a_machine_and_can_be_resumed_alone(
 @pytest.mark.slow
 @pytest.mark.usefixtures("two_nodes")
 def test_more_workers_than_cores_are_refused_and_not_waited_for() -> None:
-    with pytest.raises(InputError, match="--distributed: found 5, expected at most 4, the cores of the Ray cluster"):
-        RemoteEnvs(CONFIG, 5)
+    with pytest.raises(InputError, match="--distributed: found 3, expected at most 2, the cores of the Ray cluster"):
+        RemoteEnvs(CONFIG, 3)
 
 
 @pytest.mark.slow
