@@ -176,6 +176,14 @@ def plan(constants: Constants, config: TrainConfig) -> Table:
     return table
 
 
+def counts_of(text: str) -> list[int]:
+    """Numbers of workers, "1,2". Raises `InputError` for anything else."""
+    counts = text.split(",")
+    if not all(count.isdecimal() and int(count) for count in counts):
+        raise InputError("--workers", "", repr(text), "numbers of workers, such as 1,2")
+    return [int(count) for count in counts]
+
+
 @command
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m agents.scaling", description=__doc__, allow_abbrev=False)
@@ -187,12 +195,13 @@ def main(argv: list[str]) -> None:
     arguments = parser.parse_intermixed_args(argv)
     if arguments.rollouts < 1:
         raise InputError("--rollouts", "", arguments.rollouts, "at least 1")
-    if not all(count.isdecimal() and int(count) for count in arguments.workers.split(",")):
-        raise InputError("--workers", "", repr(arguments.workers), "numbers of workers, such as 1,2")
+    workers = counts_of(arguments.workers)
     config = load_config(TrainConfig, find_config("train", arguments.config), arguments.overrides)
+    if config.envs < 2:  # what they cost and what each of them costs are told apart by their number
+        raise InputError("agents.scaling", "envs", config.envs, "at least 2")
     torch.set_num_threads(config.threads)
     keep_freed_memory()
-    clock = clock_table(config, [int(count) for count in arguments.workers.split(",")], arguments.rollouts)
+    clock = clock_table(config, workers, arguments.rollouts)
     constants = measure(config, arguments.rollouts)
     for name, value in vars(constants).items():
         print(f"{name:6s} {1e6 * value:8.1f} us per {PER.get(name, 'minibatch')}")

@@ -45,7 +45,15 @@ def test_the_plan_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "us per minibatch" in capsys.readouterr().out
 
 
-def test_bad_input_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--rollouts", "0"]) == 2
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--rollouts", "0"], "--rollouts: found 0, expected at least 1"),
+        (["--workers", "1,none"], "--workers: found '1,none', expected numbers of workers, such as 1,2"),
+        (["envs=1"], "agents.scaling: envs: found 1, expected at least 2"),
+    ],
+)
+def test_bad_input_is_told_in_one_line(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
 
-    assert capsys.readouterr().err == "error: --rollouts: found 0, expected at least 1\n"
+    assert capsys.readouterr().err == f"error: {said}\n"
