@@ -94,8 +94,10 @@ def decay_curve(results: Json, order: Sequence[str]) -> Figure:
 def frontier(results: Json, order: Sequence[str]) -> Figure:
     """Hero wait against the wait of all other jobs: down and left is better."""
     title = "What heroes gain and others pay"
-    figure, axes = _axes(title, "mean wait of other jobs (h)", "mean wait of heroes (h)", 6.8, 4.6)
-    for name in candidates(results["summary"]):
+    names = candidates(results["summary"])
+    figure, axes = _axes(title, "mean wait of other jobs (h)", "mean wait of heroes (h)", 6.8, 4.6 + 0.28 * len(names))
+    figure.set_layout_engine("constrained")  # the legend is part of the picture wherever it is shown
+    for name in names:
         k, row = order.index(name), results["summary"]["policies"][name]["intervals"]
         x, y = row["other_wait"], row["hero_wait"]
         if x["mean"] is None or y["mean"] is None:
@@ -111,8 +113,8 @@ def frontier(results: Json, order: Sequence[str]) -> Figure:
         )  # fmt: skip
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False)
+    if axes.get_legend_handles_labels()[0]:  # below, because long names would lie on points and axis
+        axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.45, -0.13))
     axes.annotate("better", (0.02, 0.03), xycoords="axes fraction", fontsize=9, color="#555555", style="italic")
     return figure
 
