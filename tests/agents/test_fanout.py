@@ -92,7 +92,7 @@ def test_ray_works_in_other_processes_and_passes_errors_on() -> None:
 # --- Who stops, stops all of it ---------------------------------------------------------------------------------------
 
 PROGRAM = """
-import os, time
+import os, signal, time
 from pathlib import Path
 from agents.fanout import map_jobs
 
@@ -101,6 +101,7 @@ def job(number):
     time.sleep(600)
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start programs in the background without it
     list(map_jobs(job, range(2), 2))
 """
 
