@@ -24,16 +24,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agents.cases import SHIFTS, Case, evaluation_scenario, make_case, warm_started
-from agents.cells import BASELINE, Stage, fingerprint, resolve, stage
-from agents.episodes import SPLITS, TRUE_DURATIONS, Played, find_policy, split_seeds
-from agents.latency import decision_latency
-from agents.summary import describe, short_name
-from agents.tables import Terminal, table
-from nvlenv.commandline import command
-from nvlenv.errors import InputError
-from nvlenv.files import write_json
-from nvlenv.scenario import Scenario, scenario_names
+from agents.evaluation.cases import SHIFTS, Case, evaluation_scenario, make_case, warm_started
+from agents.evaluation.cells import BASELINE, Stage, fingerprint, resolve, stage
+from agents.evaluation.episodes import SPLITS, TRUE_DURATIONS, Played, find_policy, split_seeds
+from agents.evaluation.latency import decision_latency
+from agents.evaluation.summary import describe, short_name
+from agents.evaluation.tables import Terminal, table
+from nvlenv.common.commandline import command
+from nvlenv.common.errors import InputError
+from nvlenv.common.files import write_json
+from nvlenv.envs.scenario import Scenario, scenario_names
 
 __all__ = ["evaluate", "evaluation_scenario", "main", "short_name", "table", "versions"]
 
@@ -212,7 +212,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def save(results: dict[str, Any], first: Case, out: Path) -> None:
     """Write results.json, latency.json and the figures."""
-    from agents.figures import draw_results
+    from agents.evaluation.figures import draw_results
 
     write_json(out / "results.json", results)
     seed = split_seeds(results["seed"], results["split"], 1)[0]
@@ -230,7 +230,7 @@ def main(argv: list[str]) -> int:
     arguments = parser().parse_args(argv)
     arguments.given = argv
     if arguments.release is not None:
-        from agents.release import check_release
+        from agents.evaluation.release import check_release
 
         return 0 if check_release(arguments.release, arguments.workers, arguments.quiet) else 1
     try:

@@ -26,10 +26,11 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from agents.cases import evaluation_scenario
-from agents.episodes import SPLITS, find_policy, split_scenario, split_seeds
 from agents.evaluate import versions
-from agents.evolution import (
+from agents.evaluation.cases import evaluation_scenario
+from agents.evaluation.episodes import SPLITS, find_policy, split_scenario, split_seeds
+from agents.export import LICENCE
+from agents.search.evolution import (
     VALIDATION,
     Experiment,
     Progress,
@@ -41,17 +42,15 @@ from agents.evolution import (
     scenario_digests,
     write_state,
 )
-from agents.export import LICENCE
-from nvlenv.commandline import command
-from nvlenv.engine.policy_file import Arrays, LearnedPolicy, save_policy
-from nvlenv.errors import InputError
-from nvlenv.files import write_json
-from nvlenv.loading import prepare
-from nvlenv.policies import baseline_name
+from nvlenv.common.commandline import command
+from nvlenv.common.errors import InputError
+from nvlenv.common.files import write_json
+from nvlenv.envs.scenario import Scenario, prepare
+from nvlenv.policies.learned import Arrays, LearnedPolicy, save_policy
 from nvlenv.policies.play import play
-from nvlenv.scenario import Scenario
+from nvlenv.policies.resolver import baseline_name
+from nvlenv.simulator.decision import Policy
 from nvlenv.simulator.state import Sim
-from nvlenv.types import Policy
 
 GENERATIONS = 100
 STATE, POLICY, HISTORY = "evolution.pkl", "policy.npz", "evolution.json"  # what is in the folder of an evolution

@@ -22,15 +22,15 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from agents.card import write_card
-from agents.network import PlacementNetwork, load_arrays, network_arrays
-from agents.release import read_results
-from nvlenv.commandline import command
-from nvlenv.engine.inference import LOGIT_GRID
-from nvlenv.engine.policy_file import read_policy_file, save_policy
-from nvlenv.errors import InputError
-from nvlenv.files import written_whole
-from nvlenv.observation import N_CLUSTER, N_JOB, N_RACK
+from agents.evaluation.card import write_card
+from agents.evaluation.release import read_results
+from agents.learning.network import PlacementNetwork, load_arrays, network_arrays
+from nvlenv.common.commandline import command
+from nvlenv.common.errors import InputError
+from nvlenv.common.files import written_whole
+from nvlenv.policies.inference import LOGIT_GRID
+from nvlenv.policies.learned import read_policy_file, save_policy
+from nvlenv.policies.observation import N_CLUSTER, N_JOB, N_RACK
 
 LICENCE = "Apache-2.0"
 OPSET = 17  # of ONNX; read by onnxruntime >= 1.13

@@ -26,20 +26,19 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from agents.cases import evaluation_scenario
-from agents.episodes import split_scenario, split_seeds
-from agents.statistics import Interval, bootstrap
-from agents.tables import Terminal
-from nvlenv.commandline import command
-from nvlenv.errors import InputError
-from nvlenv.kernel import compiled, kernel
-from nvlenv.loading import prepare
-from nvlenv.observation import N_CLUSTER, N_JOB, N_RACK, observe
-from nvlenv.policies.choose import choose
-from nvlenv.policies.rule import Rule, parse_rule
-from nvlenv.scenario import Scenario, scenario_names
-from nvlenv.simulator.scan import advance, apply, step
+from agents.evaluation.cases import evaluation_scenario
+from agents.evaluation.episodes import split_scenario, split_seeds
+from agents.evaluation.statistics import Interval, bootstrap
+from agents.evaluation.tables import Terminal
+from nvlenv.common.commandline import command
+from nvlenv.common.errors import InputError
+from nvlenv.common.kernel import compiled, kernel
+from nvlenv.envs.scenario import Scenario, prepare, scenario_names
+from nvlenv.policies.heuristics.choose import choose
+from nvlenv.policies.heuristics.rule import Rule, parse_rule
+from nvlenv.policies.observation import N_CLUSTER, N_JOB, N_RACK, observe
 from nvlenv.simulator.state import Sim, copy_into
+from nvlenv.simulator.step import advance, apply, step
 
 RIDGE = 5.0  # of the linear fit: features are within [-1, 1]
 FITTED = 0.8  # share of the labels, those of the first episodes

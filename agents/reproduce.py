@@ -22,15 +22,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from agents.release import read_results
+from agents.evaluation.release import read_results
+from agents.evaluation.tables import HEADS, markdown
 from agents.report import __main__ as report
 from agents.report.shot import can_shoot, shoot
-from agents.tables import HEADS, markdown
-from nvlenv.commandline import DONE, Entry, command
-from nvlenv.config import CONFIG_ROOTS, load_config
-from nvlenv.errors import InputError
-from nvlenv.files import write_text, written_whole
-from nvlenv.workload.mix import Model
+from nvlenv.common.commandline import DONE, Entry, command
+from nvlenv.common.config import CONFIG_ROOTS, Model, load_config
+from nvlenv.common.errors import InputError
+from nvlenv.common.files import write_text, written_whole
 
 PLAN = CONFIG_ROOTS[0] / "reproduce.yaml"
 FOLDER = Path("checkpoints") / "reproduce"

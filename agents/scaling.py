@@ -27,15 +27,15 @@ import torch
 from rich.table import Table
 from sb3_contrib import MaskablePPO
 
-from agents.config import TrainConfig
-from agents.distributed import DistributedPPO, RemoteEnvs, parts_of
-from agents.memory import keep_freed_memory
-from agents.tables import Terminal
-from agents.train import make_env, make_model
-from agents.worker import Arrays, Gradient, Played, Worker
-from nvlenv.commandline import command
-from nvlenv.config import config_names, find_config, load_config
-from nvlenv.errors import InputError
+from agents.evaluation.tables import Terminal
+from agents.learning.config import TrainConfig
+from agents.learning.distributed import DistributedPPO, RemoteEnvs, parts_of
+from agents.learning.memory import keep_freed_memory
+from agents.learning.model import make_env, make_model
+from agents.learning.worker import Arrays, Gradient, Played, Worker
+from nvlenv.common.commandline import command
+from nvlenv.common.config import config_names, find_config, load_config
+from nvlenv.common.errors import InputError
 
 CORES = (1, 2, 10, 100, 1000)
 TRIPS, TURNS = 50, 5

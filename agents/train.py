@@ -27,69 +27,27 @@ from stable_baselines3.common.callbacks import CallbackList
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecEnv
 
-from agents.callbacks import ClusterCallback, EvaluationCallback, ProgressBar
-from agents.card import write_card
-from agents.cells import BASELINE
-from agents.config import TrainConfig
-from agents.episodes import find_policy, split_scenario
 from agents.evaluate import evaluate, evaluation_scenario, versions
-from agents.figures import draw_all
-from agents.memory import keep_freed_memory
-from agents.network import load_arrays
-from agents.policy import PlacementPolicy, network_of
-from agents.release import read_results
-from agents.tables import Terminal, table
-from nvlenv.commandline import command
-from nvlenv.config import config_names, find_config, load_config
-from nvlenv.engine.policy_file import read_policy_file
-from nvlenv.errors import InputError
-from nvlenv.files import write_json, write_text
-from nvlenv.policies import baseline_name
-from nvlenv.scenario import load_scenario
-from nvlenv.vector import NVL72VecEnv
+from agents.evaluation.card import write_card
+from agents.evaluation.cells import BASELINE
+from agents.evaluation.episodes import find_policy
+from agents.evaluation.figures import draw_all
+from agents.evaluation.release import read_results
+from agents.evaluation.tables import Terminal, table
+from agents.learning.callbacks import ClusterCallback, EvaluationCallback, ProgressBar
+from agents.learning.config import TrainConfig
+from agents.learning.memory import keep_freed_memory
+from agents.learning.model import make_env, make_model
+from nvlenv.common.commandline import command
+from nvlenv.common.config import config_names, find_config, load_config
+from nvlenv.common.errors import InputError
+from nvlenv.common.files import write_json, write_text
+from nvlenv.envs.scenario import load_scenario
+from nvlenv.policies.learned import read_policy_file
+from nvlenv.policies.resolver import baseline_name
 
 RUNS = Path("checkpoints")
 OF_A_NEW_RUN = ("config", "seed", "trace", "init", "out")  # options that say nothing to a run that goes on
-
-
-def linear(start: float, end: float) -> Callable[[float], float]:
-    """A schedule that falls from start to end while SB3's remaining progress falls from 1 to 0."""
-    return lambda remaining: end + (start - end) * remaining
-
-
-def make_env(config: TrainConfig, done_steps: int = 0) -> NVL72VecEnv:
-    """The training environment. A resumed run continues with workloads it has not seen."""
-    scenarios = [split_scenario(load_scenario(name, config.overrides), "train") for name in config.scenarios]
-    return NVL72VecEnv(scenarios, config.envs, (config.seed, done_steps), stagger=True)
-
-
-def make_model(config: TrainConfig, env: VecEnv, algorithm: type[MaskablePPO] = MaskablePPO) -> MaskablePPO:
-    """A model before its first step: with the prior or without, or with the policy file that the config names."""
-    ppo = config.ppo
-    model = algorithm(
-        PlacementPolicy,
-        env,
-        learning_rate=linear(ppo.lr_start, ppo.lr_end),
-        n_steps=ppo.n_steps,
-        batch_size=ppo.batch_size,
-        n_epochs=ppo.n_epochs,
-        gamma=ppo.gamma,
-        gae_lambda=ppo.gae_lambda,
-        clip_range=ppo.clip,
-        ent_coef=ppo.entropy,
-        vf_coef=ppo.value_coef,
-        max_grad_norm=ppo.max_grad_norm,
-        target_kl=ppo.target_kl,
-        policy_kwargs={"hidden": config.hidden},
-        seed=config.seed,
-        device="cpu",
-    )
-    if not config.prior:
-        network_of(model).forget_prior()
-    if config.init:
-        arrays, _ = read_policy_file(config.init)
-        load_arrays(network_of(model), arrays, config.init)
-    return model
 
 
 def train(
@@ -104,7 +62,7 @@ def train(
     algorithm: type[MaskablePPO] = MaskablePPO
     new_env: Callable[[TrainConfig, int], VecEnv] = make_env
     if workers is not None:
-        from agents.distributed import DistributedPPO, RemoteEnvs  # needs Ray
+        from agents.learning.distributed import DistributedPPO, RemoteEnvs
 
         algorithm, new_env = DistributedPPO, lambda config, _: RemoteEnvs(config, workers)
     if resume:

@@ -3,7 +3,7 @@
     python -m agents.tune baselines --scenario lab-16
     python -m agents.tune ppo --trials 40 ppo.batch_size=2048
 
-The second searches PPO's settings, see `agents.tune_ppo`. The first finds the best heuristic of a scenario: every
+The second searches PPO's settings, see `agents.search.ppo`. The first finds the best heuristic of a scenario: every
 packing rule x ways to spread x reservations x ways to open racks, then the parameters of the best. The winner goes to
 configs/baselines.yaml, where the rest of the project reads it
 (`nvlenv.policies.baseline_name`): the bar that a learned policy has to clear.
@@ -29,18 +29,18 @@ import yaml
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from agents.episodes import measure, split_scenario, split_seeds
 from agents.evaluate import evaluation_scenario, versions
-from agents.fanout import Mapper, fan_out
-from agents.statistics import bootstrap, paired
-from nvlenv.commandline import command
-from nvlenv.config import config_names, read_yaml
-from nvlenv.errors import InputError
-from nvlenv.files import write_text
-from nvlenv.loading import prepare
-from nvlenv.policies import BASELINES, PACKINGS, UNTUNED, heuristic, parse_rule
+from agents.evaluation.episodes import measure, split_scenario, split_seeds
+from agents.evaluation.fanout import Mapper, fan_out
+from agents.evaluation.statistics import bootstrap, paired
+from nvlenv.common.commandline import command
+from nvlenv.common.config import config_names, read_yaml
+from nvlenv.common.errors import InputError
+from nvlenv.common.files import write_text
+from nvlenv.envs.scenario import Scenario, prepare, scenario_names
+from nvlenv.policies.heuristics.rule import PACKINGS, parse_rule
 from nvlenv.policies.play import play
-from nvlenv.scenario import Scenario, scenario_names
+from nvlenv.policies.resolver import BASELINES, UNTUNED, heuristic
 
 SPLIT = "validation"
 FIRST = 4  # workloads of the first round
@@ -237,7 +237,7 @@ def baselines(arguments: argparse.Namespace) -> None:
 
 def ppo(arguments: argparse.Namespace) -> None:
     try:
-        from agents.tune_ppo import ppo as search  # only this command waits for torch and Optuna
+        from agents.search.ppo import ppo as search
     except ModuleNotFoundError as error:
         raise InputError("tune ppo", "", f"no package {error.name}", "pip install 'nvlenv[tune]'") from None
     search(arguments)

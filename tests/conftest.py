@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import settings
 
-from nvlenv.scenario import Scenario, load_scenario
+from nvlenv.envs.scenario import Scenario, load_scenario
 
 settings.register_profile("kernels", deadline=None)  # the first example may wait for the compiler
 settings.load_profile("kernels")

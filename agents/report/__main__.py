@@ -17,20 +17,20 @@ from typing import Any
 
 import numpy as np
 
-from agents.cases import Case, make_case
-from agents.cells import fingerprint, resolve
-from agents.episodes import split_seeds
-from agents.figures import class_colours
-from agents.release import read_results
+from agents.evaluation.cases import Case, make_case
+from agents.evaluation.cells import fingerprint, resolve
+from agents.evaluation.episodes import split_seeds
+from agents.evaluation.figures import class_colours
+from agents.evaluation.release import read_results
+from agents.evaluation.summary import short_name
+from agents.evaluation.tables import candidates
 from agents.report.page import page
 from agents.report.recording import describe_episode, record
 from agents.report.words import typical_workload
-from agents.summary import short_name
-from agents.tables import candidates
-from nvlenv.commandline import command
-from nvlenv.errors import InputError
-from nvlenv.files import write_text
-from nvlenv.types import Workload
+from nvlenv.cluster.types import Workload
+from nvlenv.common.commandline import command
+from nvlenv.common.errors import InputError
+from nvlenv.common.files import write_text
 
 Json = dict[str, Any]
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from agents.figures import ONE_SET, gap_closed, has_gap, rack_map, save_into
+from agents.evaluation.figures import ONE_SET, gap_closed, has_gap, rack_map, save_into
+from agents.evaluation.summary import short_name
+from agents.evaluation.tables import HEADS, candidates, number, ranked, row_of, span, verdict
 from agents.report.words import gap_in_words, headline, hours, standing_in_words
-from agents.summary import short_name
-from agents.tables import HEADS, candidates, number, ranked, row_of, span, verdict
 
 Json = dict[str, Any]
 SCRIPTS = ("state.js", "words.js", "draw.js", "app.js")

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from agents.cases import Case
-from agents.episodes import Metrics, find_policy, loaded, measure
-from agents.summary import known
-from nvlenv.engine.policy_file import LearnedPolicy
-from nvlenv.scenario import Episode
-from nvlenv.simulator.scan import advance, apply
+from agents.evaluation.cases import Case
+from agents.evaluation.episodes import Metrics, find_policy, loaded, measure
+from agents.evaluation.summary import known
+from nvlenv.cluster.types import Mode, NodeEventKind
+from nvlenv.envs.scenario import Episode
+from nvlenv.policies.learned import LearnedPolicy
+from nvlenv.simulator.decision import ActionLayout, Decision, Policy
 from nvlenv.simulator.state import DONE, RUNNING, SLOT_SIZES, Sim
-from nvlenv.types import ActionLayout, Decision, Mode, NodeEventKind, Policy
+from nvlenv.simulator.step import advance, apply
 
 KINDS = ("place", "open", "fill", "hold")
 ENDS = ("done", "evicted", "moved", "failed", "running")  # how a run ended; the last: it did not

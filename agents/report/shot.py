@@ -10,7 +10,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from nvlenv.files import written_whole
+from nvlenv.common.files import written_whole
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 WIDE, HIGH, SCALE = 1360, 1200, 1.2  # CSS pixels, and device pixels for each of them

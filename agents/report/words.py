@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from agents.episodes import BOUND
-from agents.statistics import Interval, paired
-from agents.summary import short_name
-from agents.tables import candidates, closed
+from agents.evaluation.episodes import BOUND
+from agents.evaluation.statistics import Interval, paired
+from agents.evaluation.summary import short_name
+from agents.evaluation.tables import candidates, closed
 
 Json = dict[str, Any]
 

@@ -17,12 +17,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from agents.evaluation.tables import Terminal
 from agents.study import drains, hero, incident, shape
 from agents.study.page import Study, show, write
 from agents.study.play import Options
-from agents.tables import Terminal
-from nvlenv.commandline import command
-from nvlenv.errors import InputError
+from nvlenv.common.commandline import command
+from nvlenv.common.errors import InputError
 
 STUDIES: dict[str, Callable[[Options, str], Study]] = {
     module.NAME: module.study for module in (incident, shape, hero, drains)

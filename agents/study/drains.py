@@ -10,17 +10,16 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 
-from agents.episodes import measure
-from agents.figures import OKABE_ITO
-from agents.statistics import bootstrap, mean_known
+from agents.evaluation.episodes import measure
+from agents.evaluation.figures import OKABE_ITO
+from agents.evaluation.statistics import bootstrap, mean_known
 from agents.study.draw import bars_with_intervals
 from agents.study.page import Study
 from agents.study.play import Options
-from nvlenv.loading import prepare
-from nvlenv.policies import heuristic
+from nvlenv.cluster.types import FloatArray, NodeEventKind
+from nvlenv.envs.scenario import Episode, Scenario, prepare
 from nvlenv.policies.play import play
-from nvlenv.scenario import Episode, Scenario
-from nvlenv.types import FloatArray, NodeEventKind
+from nvlenv.policies.resolver import heuristic
 
 NAME = "maintenance"
 POLICY = "best-fit+easy+open"

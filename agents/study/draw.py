@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, MaxNLocator
 from numpy.typing import ArrayLike
 
-from agents.figures import OKABE_ITO
-from agents.statistics import bootstrap
+from agents.evaluation.figures import OKABE_ITO
+from agents.evaluation.statistics import bootstrap
 
 
 def plain(axis: Axes, title: str) -> None:

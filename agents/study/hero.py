@@ -9,18 +9,18 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from agents.episodes import find_policy
-from agents.figures import OKABE_ITO
-from agents.statistics import bootstrap
+from agents.evaluation.episodes import find_policy
+from agents.evaluation.figures import OKABE_ITO
+from agents.evaluation.statistics import bootstrap
+from agents.evaluation.summary import short_name
 from agents.study.draw import bars_with_intervals, plain
 from agents.study.page import Study
 from agents.study.play import Options, at, branch, play_until, with_one_hero
-from agents.summary import short_name
-from nvlenv.loading import prepare
-from nvlenv.policies import heuristic
-from nvlenv.scenario import Scenario
+from nvlenv.cluster.types import FloatArray, IntArray
+from nvlenv.envs.scenario import Scenario, prepare
+from nvlenv.policies.resolver import heuristic
+from nvlenv.simulator.decision import Policy
 from nvlenv.simulator.state import RUNNING, Sim
-from nvlenv.types import FloatArray, IntArray, Policy
 
 NAME = "hero-blocked"
 HISTORY = "least-allocated"  # how the cluster came into this state: kube-scheduler's default

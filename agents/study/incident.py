@@ -8,16 +8,15 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from agents.episodes import measure, series_column
-from agents.figures import OKABE_ITO
-from agents.statistics import mean_known
+from agents.evaluation.episodes import measure, series_column
+from agents.evaluation.figures import OKABE_ITO
+from agents.evaluation.statistics import mean_known
 from agents.study.draw import plain
 from agents.study.page import Study
 from agents.study.play import Options
-from nvlenv.loading import prepare
-from nvlenv.policies import heuristic
+from nvlenv.envs.scenario import Scenario, prepare
 from nvlenv.policies.play import play
-from nvlenv.scenario import Scenario
+from nvlenv.policies.resolver import heuristic
 from nvlenv.simulator.state import WAITING
 
 NAME = "verification-incident"

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from agents.figures import save
-from nvlenv.files import write_text
+from agents.evaluation.figures import save
+from nvlenv.common.files import write_text
 
 PICTURE, MARKDOWN, HTML = "study.png", "study.md", "study.html"
 STYLE = """body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nvlenv.errors import InputError
-from nvlenv.loading import prepare
-from nvlenv.scenario import Episode, Scenario, load_scenario
-from nvlenv.simulator.scan import advance, step
+from nvlenv.cluster.types import Workload
+from nvlenv.common.errors import InputError
+from nvlenv.envs.scenario import Episode, Scenario, load_scenario, prepare
+from nvlenv.simulator.decision import ActionLayout, Decision, Policy
 from nvlenv.simulator.state import Sim, copy_into
-from nvlenv.types import ActionLayout, Decision, Policy, Workload
+from nvlenv.simulator.step import advance, step
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from agents.figures import OKABE_ITO
-from agents.statistics import mean_known
+from agents.evaluation.figures import OKABE_ITO
+from agents.evaluation.statistics import mean_known
 from agents.study.draw import plain
 from agents.study.page import Study
 from agents.study.play import Options, at, play_until, with_one_hero
-from nvlenv.loading import prepare
-from nvlenv.policies import heuristic
-from nvlenv.scenario import Scenario
+from nvlenv.cluster.types import FloatArray, IntArray, Mode
+from nvlenv.envs.scenario import Scenario, prepare
+from nvlenv.policies.resolver import heuristic
 from nvlenv.simulator.queues import has_quota
 from nvlenv.simulator.state import RUNNING
-from nvlenv.types import FloatArray, IntArray, Mode
 
 NAME = "quota-vs-shape"
 POLICY = "best-fit+fill"
@@ -92,7 +91,7 @@ def round_times(shares: Sequence[int] | IntArray, cliff: float) -> FloatArray:
     """Time of every round of recursive doubling, (ceil(log2 n),): 1 on NVLink, `cliff` if any pair crosses racks.
 
     shares: the job's GPUs in each rack; ranks are numbered rack by rack, the larger share first. The mean over the
-    rounds is `nvlenv.collectives.communication_ratio`.
+    rounds is `nvlenv.cluster.collectives.communication_ratio`.
     """
     return np.where(crossing_pairs(shares) > 0, cliff, 1.0)
 

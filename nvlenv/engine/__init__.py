@@ -11,28 +11,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nvlenv.engine.answers import Placed, Refused
-    from nvlenv.engine.engine import PlacementEngine
-    from nvlenv.engine.jobs import load_job
-    from nvlenv.engine.policy_file import load_policy
-    from nvlenv.engine.settings import Settings
-    from nvlenv.engine.snapshot import load_snapshot
+    from nvlenv.engine.core.engine import PlacementEngine
+    from nvlenv.engine.formats.load import load_job, load_snapshot
+    from nvlenv.engine.model.answers import Placed, Refused
+    from nvlenv.engine.model.settings import Settings
+    from nvlenv.policies.learned import load_policy
 
 __all__ = ["Placed", "PlacementEngine", "Refused", "Settings", "load_job", "load_policy", "load_snapshot"]
 
 _WHERE = {
-    "Placed": "answers",
-    "PlacementEngine": "engine",
-    "Refused": "answers",
-    "Settings": "settings",
-    "load_job": "jobs",
-    "load_policy": "policy_file",
-    "load_snapshot": "snapshot",
+    "Placed": "nvlenv.engine.model.answers",
+    "PlacementEngine": "nvlenv.engine.core.engine",
+    "Refused": "nvlenv.engine.model.answers",
+    "Settings": "nvlenv.engine.model.settings",
+    "load_job": "nvlenv.engine.formats.load",
+    "load_policy": "nvlenv.policies.learned",
+    "load_snapshot": "nvlenv.engine.formats.load",
 }
 
 
 def __getattr__(name: str) -> Any:
     """Compiled code is imported only when it is asked for, so that --help and importers start at once."""
     if name in _WHERE:
-        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+        return getattr(import_module(_WHERE[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

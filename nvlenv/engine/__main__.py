@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib
 import sys
 
-from nvlenv.commandline import command
-from nvlenv.errors import InputError
+from nvlenv.common.commandline import command
+from nvlenv.common.errors import InputError
 
 COMMANDS = {
     "place": "where a job would go, and why",

@@ -33,8 +33,8 @@ from __future__ import annotations
 
 import sys
 
-from nvlenv.commandline import command
-from nvlenv.errors import InputError
+from nvlenv.common.commandline import command
+from nvlenv.common.errors import InputError
 from nvlenv.policies.kueue.cases import run_file
 from nvlenv.policies.kueue.snapshot import Snapshot, assign
 from nvlenv.policies.kueue.types import (

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from nvlenv.kernel import compiled
-from nvlenv.policies.choose import choose
-from nvlenv.simulator.scan import advance, step
+from nvlenv.common.kernel import compiled
+from nvlenv.policies.heuristics.choose import choose
+from nvlenv.simulator.decision import ActionLayout, Decision, Policy
 from nvlenv.simulator.state import Sim
-from nvlenv.types import ActionLayout, Decision, Policy
+from nvlenv.simulator.step import advance, step
 
 
 @runtime_checkable

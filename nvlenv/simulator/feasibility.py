@@ -6,10 +6,10 @@ The *reach* of a slice is the height of the domain that is to hold it: 0 a rack,
 
 from __future__ import annotations
 
-from nvlenv.kernel import inlined, kernel
-from nvlenv.simulator.eviction import mark_opens
+from nvlenv.cluster.types import Mode
+from nvlenv.common.kernel import inlined, kernel
+from nvlenv.simulator.preemption import mark_opens
 from nvlenv.simulator.queues import has_quota
-from nvlenv.types import Mode
 
 UNCONSTRAINED, PREFERRED, REQUIRED = int(Mode.UNCONSTRAINED), int(Mode.PREFERRED), int(Mode.REQUIRED)
 

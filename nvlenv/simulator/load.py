@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nvlenv.collectives import MODELS, ideal_ratio_kernel
-from nvlenv.errors import InputError
-from nvlenv.kernel import compiled
+from nvlenv.cluster.collectives import MODELS, ideal_ratio_kernel
+from nvlenv.cluster.types import ClusterSpec, NodeEvents, QueueSpec, Workload
+from nvlenv.common.errors import InputError
+from nvlenv.common.kernel import compiled
 from nvlenv.simulator.state import CLASS, CLOCK, COHORT, JOB, NO_DEMAND, NODE, QUEUE, RACK, SLOT_SIZES, Sim
-from nvlenv.types import ClusterSpec, NodeEvents, QueueSpec, Workload
 
 
 @dataclass(frozen=True)

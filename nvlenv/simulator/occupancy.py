@@ -6,7 +6,7 @@ kept up to date here on every change and never recomputed.
 
 from __future__ import annotations
 
-from nvlenv.kernel import inlined, kernel
+from nvlenv.common.kernel import inlined, kernel
 from nvlenv.simulator.state import SLOT_SIZES
 
 

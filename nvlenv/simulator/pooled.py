@@ -6,8 +6,8 @@ ideal speed. No placement policy can get anything wrong here, so its cost is a r
 
 from __future__ import annotations
 
-from nvlenv.kernel import kernel
-from nvlenv.simulator.clock import next_time, pass_time, push_completion, remove_completion
+from nvlenv.common.kernel import kernel
+from nvlenv.simulator.events import next_time, pass_time, push_completion, remove_completion
 from nvlenv.simulator.queues import charge, dequeue, enqueue, has_quota, is_blocked, stays_waiting
 from nvlenv.simulator.state import DONE
 

@@ -7,7 +7,7 @@ Quota is charged from start to end. A queue may use more than its nominal share 
 
 from __future__ import annotations
 
-from nvlenv.kernel import inlined
+from nvlenv.common.kernel import inlined
 from nvlenv.simulator.state import WAITING
 
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nvlenv.kernel import compiled, tell_if_compiling
-from nvlenv.types import ClusterSpec
+from nvlenv.cluster.types import ClusterSpec
+from nvlenv.common.kernel import compiled, tell_if_compiling
 
 SLOT_SIZES = (1, 2, 4, 8, 16, 18)  # slice sizes in nodes whose free slots are counted all the time
 

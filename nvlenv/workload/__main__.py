@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 
-from nvlenv.commandline import command
-from nvlenv.workload.csv_format import write_csv
+from nvlenv.common.commandline import command
 from nvlenv.workload.describe import table
-from nvlenv.workload.traces import format_names, read_trace
+from nvlenv.workload.formats.common import write_csv
+from nvlenv.workload.formats.registry import format_names, read_trace
 
 RACK_GPUS = 72  # of an NVL72 rack
 

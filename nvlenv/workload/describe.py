@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nvlenv.types import FloatArray
-from nvlenv.workload.traces import Trace
+from nvlenv.cluster.types import FloatArray
+from nvlenv.workload.trace import Trace
 
 SIZE_EDGES = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # GPUs; upper ends of the buckets, the last one is open
 SIZE_LABELS = ("1", "2", "3-4", "5-8", "9-16", "17-32", "33-64", "65-128", "129-256", "257+")

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from nvlenv.errors import InputError
-from nvlenv.types import ClusterSpec, FloatArray, IntArray, Workload
-from nvlenv.workload.columns import ClassColumns, noisy
+from nvlenv.cluster.types import ClusterSpec, FloatArray, IntArray, Workload
+from nvlenv.common.errors import InputError
+from nvlenv.workload.fit import Room, cut_slices, pod_of, round_to_nodes
+from nvlenv.workload.generate import ClassColumns, noisy
 from nvlenv.workload.mix import DEFAULT_CLASSES, JobTraits, MappingRule, TraceWorkload
-from nvlenv.workload.shape import Room, cut_slices, pod_of, round_to_nodes
-from nvlenv.workload.traces import Trace
+from nvlenv.workload.trace import Trace
 
 SMALL_JOB = 8  # GPUs; up to here a smaller cluster gets fewer jobs, above it gets smaller ones
 HERO_SHARE = 0.25  # of the cluster

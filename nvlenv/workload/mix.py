@@ -11,15 +11,10 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from nvlenv.types import FloatArray, Mode
-
-Name = Annotated[str, Field(min_length=1)]
-Count = Annotated[int, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0)]
-NonNegative = Annotated[float, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
+from nvlenv.cluster.types import FloatArray, Mode
+from nvlenv.common.config import Count, Model, Name, NonNegative, Positive, Share
 
 # Hourly and daily weights of submits: a whole research cluster over six months (Helios Venus, China local time, from
 # midnight), and the usual weekend.
@@ -28,12 +23,6 @@ DAY = (3.7, 2.7, 2.5, 1.6, 1.1, 0.9, 0.8, 0.9, 1.6, 3.3, 5.4, 6.1,
        4.9, 5.4, 6.5, 6.9, 7.2, 7.2, 5.3, 5.5, 5.6, 5.7, 4.8, 4.3)
 # fmt: on
 WEEK = (1.0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.8)
-
-
-class Model(BaseModel):
-    """Frozen, and strict about its keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 # --------------------------------------------------------------------------------------------------------------------

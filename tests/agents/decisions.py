@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from agents.network import PlacementNetwork
-from nvlenv.batch import Batch
-from nvlenv.observation import RACK_FEATURES
-from nvlenv.scenario import load_scenario
+from agents.learning.network import PlacementNetwork
+from nvlenv.envs.batch import Batch
+from nvlenv.envs.scenario import load_scenario
+from nvlenv.policies.observation import RACK_FEATURES
 
 LEFT = [f.name for f in RACK_FEATURES].index("left")
 AT_RANDOM = 0.15  # share of decisions answered by any legal action, so that odd situations come up too

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from agents import cells, evaluate
-from agents.episodes import measure, play_workload, split_scenario, split_seeds
-from agents.network import network_arrays
-from nvlenv.engine.policy_file import save_policy
-from nvlenv.loading import prepare
-from nvlenv.policies import baseline_name, heuristic
+from agents import evaluate
+from agents.evaluation import cells
+from agents.evaluation.episodes import measure, play_workload, split_scenario, split_seeds
+from agents.learning.network import network_arrays
+from nvlenv.envs.scenario import Scenario, load_scenario, prepare
+from nvlenv.policies.learned import save_policy
 from nvlenv.policies.play import play
-from nvlenv.scenario import Scenario, load_scenario
-from nvlenv.types import Decision
+from nvlenv.policies.resolver import baseline_name, heuristic
+from nvlenv.simulator.decision import Decision
 from tests.agents.decisions import perturbed
 
 SMALL = [

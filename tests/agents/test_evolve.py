@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from agents import evolve
-from agents.evolution import first_arrays
 from agents.evolve import HISTORY, POLICY, STATE, STEPS, Judge, Scorer, main
+from agents.search.evolution import first_arrays
 from nvlenv.engine import load_policy
-from nvlenv.engine.policy_file import LearnedPolicy, fingerprint, read_policy_file, save_policy
-from nvlenv.policies import heuristic
-from nvlenv.scenario import Scenario
+from nvlenv.envs.scenario import Scenario
+from nvlenv.policies.learned import LearnedPolicy, fingerprint, read_policy_file, save_policy
+from nvlenv.policies.resolver import heuristic
 
 
 @pytest.fixture

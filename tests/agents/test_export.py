@@ -14,15 +14,15 @@ from stable_baselines3.common.envs import IdentityEnv
 
 from agents import export
 from agents.export import export_onnx, export_policy, load_network
-from agents.network import PlacementNetwork
-from agents.policy import PlacementPolicy
+from agents.learning.network import PlacementNetwork
+from agents.learning.policy import PlacementPolicy
 from nvlenv.engine import load_policy
-from nvlenv.engine.inference import LOGIT_GRID
-from nvlenv.engine.policy_file import LearnedPolicy
-from nvlenv.env import action_space, observation_space
-from nvlenv.observation import N_CLUSTER, N_JOB, N_RACK
-from nvlenv.scenario import Scenario
-from nvlenv.vector import NVL72VecEnv
+from nvlenv.envs.env import action_space, observation_space
+from nvlenv.envs.scenario import Scenario
+from nvlenv.envs.vector import NVL72VecEnv
+from nvlenv.policies.inference import LOGIT_GRID
+from nvlenv.policies.learned import LearnedPolicy
+from nvlenv.policies.observation import N_CLUSTER, N_JOB, N_RACK
 from tests.agents.decisions import Recorded, perturbed, record
 
 

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from agents.lookahead import Labels, collect, gains, main, without_keeping
-from nvlenv.loading import prepare
-from nvlenv.policies import parse_rule
-from nvlenv.policies.choose import choose
-from nvlenv.scenario import Scenario
-from nvlenv.simulator.scan import advance, step
+from nvlenv.envs.scenario import Scenario, prepare
+from nvlenv.policies.heuristics.choose import choose
+from nvlenv.policies.heuristics.rule import parse_rule
 from nvlenv.simulator.state import Sim
+from nvlenv.simulator.step import advance, step
 
 RULE = parse_rule("best-fit+easy(slices=1,patience=20)+drain+open")
 HOURS = 12.0

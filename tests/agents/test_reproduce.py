@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from agents import reproduce
-from agents.release import read_results
+from agents.evaluation.release import read_results
 
 README = "# Title\n\n<!-- table small -->\nold\n<!-- end -->\n\nText.\n\n<!-- table whole -->\n<!-- end -->\n"
 

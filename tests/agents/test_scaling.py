@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agents.config import TrainConfig
+from agents.learning.config import TrainConfig
 from agents.scaling import Constants, main, measure
-from tests.agents.test_distributed import CONFIG
+from tests.agents.learning.test_distributed import CONFIG
 
 CONSTANTS = Constants(play=30e-6, turn=400e-6, learn=50e-6, step=1e-3, answer=1e-4, trip=2e-3)
 # 10,000 decisions in 250 steps, learned from in 16 minibatches

@@ -13,14 +13,14 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import BaseCallback
 
 from agents import train as training
-from agents.config import TrainConfig
-from agents.network import network_arrays
-from agents.policy import network_of
-from agents.train import make_env, make_model
+from agents.learning.config import TrainConfig
+from agents.learning.model import make_env, make_model
+from agents.learning.network import network_arrays
+from agents.learning.policy import network_of
+from nvlenv.common.errors import InputError
 from nvlenv.engine import load_policy
-from nvlenv.engine.policy_file import read_policy_file
-from nvlenv.errors import InputError
-from nvlenv.policies import baseline_name
+from nvlenv.policies.learned import read_policy_file
+from nvlenv.policies.resolver import baseline_name
 
 SMALL = [
     "cluster.racks=4",
@@ -254,7 +254,7 @@ def test_broken_configs_are_told_in_one_line(
 
 
 def test_the_shipped_default_is_the_default_of_every_field() -> None:
-    from nvlenv.config import find_config, load_config
+    from nvlenv.common.config import find_config, load_config
 
     shipped: dict[str, Any] = load_config(TrainConfig, find_config("train", "default")).model_dump()
 

@@ -10,11 +10,12 @@ import pytest
 import yaml
 
 from agents import tune
-from agents.fanout import fan_out
+from agents.evaluation.fanout import fan_out
 from agents.tune import REFERENCES, Candidate, Search, all_candidates, main, save
-from nvlenv import policies
-from nvlenv.policies import MODIFIERS, PACKINGS, Heuristic, baseline_name, heuristic
-from nvlenv.scenario import Scenario
+from nvlenv.envs.scenario import Scenario
+from nvlenv.policies import resolver
+from nvlenv.policies.heuristics.rule import MODIFIERS, PACKINGS
+from nvlenv.policies.resolver import Heuristic, baseline_name, heuristic
 
 FEW = [Candidate(packing) for packing in ("first-fit", "least-allocated", "best-fit")]
 EASY = Candidate("best-fit", (("hold", ()), ("easy", (("spare", 1),)), ("open", ())))
@@ -92,7 +93,7 @@ def test_the_winner_is_written_with_what_reproduces_it(
     save(out, "other", {"policy": "first-fit"})
     candidates = [Candidate("least-allocated"), Candidate("best-fit", (("open", ()),))]
     monkeypatch.setattr(tune, "all_candidates", lambda: candidates)
-    monkeypatch.setattr(policies, "CONFIG_ROOTS", (tmp_path,))
+    monkeypatch.setattr(resolver, "CONFIG_ROOTS", (tmp_path,))
 
     given = ["baselines", "--workloads", "4", "--out", str(out), "--quiet", "--set", *small_overrides]
     assert main(given) == 0

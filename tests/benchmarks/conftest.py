@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from tests.benchmarks.figures import Figure, as_table
+from tests.benchmarks.support.figures import Figure, as_table
 
 FIGURES = pytest.StashKey[list[Figure]]()
 

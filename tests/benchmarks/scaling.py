@@ -15,17 +15,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from agents.figures import OKABE_ITO, STYLE, save
-from nvlenv.batch import Batch
-from nvlenv.commandline import command
-from nvlenv.loading import prepare
-from nvlenv.observation import N_CLUSTER, N_JOB, N_RACK, observe
-from nvlenv.policies import parse_rule
+from agents.evaluation.figures import OKABE_ITO, STYLE, save
+from nvlenv.common.commandline import command
+from nvlenv.envs.batch import Batch
+from nvlenv.envs.scenario import load_scenario, prepare
+from nvlenv.policies.heuristics.rule import parse_rule
+from nvlenv.policies.observation import N_CLUSTER, N_JOB, N_RACK, observe
 from nvlenv.policies.play import play_rule
-from nvlenv.scenario import load_scenario
 from nvlenv.simulator.state import Sim
-from tests.benchmarks.figures import shown
-from tests.benchmarks.work import RULE, choices, in_use, lab, seconds
+from tests.benchmarks.support.figures import shown
+from tests.benchmarks.support.work import RULE, choices, in_use, lab, seconds
 
 RACKS = (8, 16, 32, 64, 128, 256, 512, 1000, 2000, 5000, 10_000)
 JOBS = (1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000)

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nvlenv.engine.answers import Placed
-from nvlenv.engine.engine import PlacementEngine
-from nvlenv.engine.policy_file import save_policy
-from nvlenv.engine.snapshot import ClusterSnapshot
-from nvlenv.types import Mode
+from nvlenv.cluster.types import Mode
+from nvlenv.engine.core.engine import PlacementEngine
+from nvlenv.engine.model.answers import Placed
+from nvlenv.engine.model.snapshot import ClusterSnapshot
+from nvlenv.policies.learned import save_policy
 from tests.engine.clusters import NOW, cluster, gang, node, nodes_of, tenant
-from tests.engine.policies import random_arrays
+from tests.policies.files import random_arrays
 
 RACKS, PLACEMENTS = 1000, 2000
 LIMIT = 20.0  # ms, of the slowest of a hundred

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
-from nvlenv.batch import Batch
-from nvlenv.env import NVL72Env
-from nvlenv.vector import NVL72VecEnv
-from tests.benchmarks.figures import Figure, typical
-from tests.benchmarks.work import any_legal, choices
+from nvlenv.envs.batch import Batch
+from nvlenv.envs.env import NVL72Env
+from nvlenv.envs.vector import NVL72VecEnv
+from tests.benchmarks.support.figures import Figure, typical
+from tests.benchmarks.support.work import any_legal, choices
 
 pytestmark = [pytest.mark.slow, pytest.mark.benchmark(timer=time.process_time)]
 SCENARIO, SIMULATORS, STEPS = "lab-16", 64, 2000

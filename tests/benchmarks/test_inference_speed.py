@@ -11,17 +11,17 @@ import onnxruntime
 import pytest
 import torch
 
-from agents.config import TrainConfig
 from agents.export import export_onnx, export_policy
-from agents.policy import network_of
-from agents.train import make_model
+from agents.learning.config import TrainConfig
+from agents.learning.model import make_model
+from agents.learning.policy import network_of
 from nvlenv.engine import load_policy
-from nvlenv.observation import N_CLUSTER, N_JOB, N_RACK, observe
-from nvlenv.scenario import load_scenario
-from nvlenv.types import ActionLayout, Decision
-from nvlenv.vector import NVL72VecEnv
-from tests.benchmarks.figures import Figure, fastest
-from tests.benchmarks.work import in_use, seconds
+from nvlenv.envs.scenario import load_scenario
+from nvlenv.envs.vector import NVL72VecEnv
+from nvlenv.policies.observation import N_CLUSTER, N_JOB, N_RACK, observe
+from nvlenv.simulator.decision import ActionLayout, Decision
+from tests.benchmarks.support.figures import Figure, fastest
+from tests.benchmarks.support.work import in_use, seconds
 
 pytestmark = [pytest.mark.slow, pytest.mark.benchmark(timer=time.process_time)]
 TARGETS = {16: (336.0, 30.0), 1000: (24.0, 1000.0)}  # racks -> hours of the episode, microseconds

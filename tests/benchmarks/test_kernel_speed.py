@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from nvlenv.loading import prepare, rules_of
-from nvlenv.policies import parse_rule
+from nvlenv.envs.scenario import prepare, rules_of
+from nvlenv.policies.heuristics.rule import parse_rule
 from nvlenv.policies.play import play_rule
-from tests.benchmarks.figures import Figure, fastest
-from tests.benchmarks.work import RULE, lab, play, record, seconds
+from tests.benchmarks.support.figures import Figure, fastest
+from tests.benchmarks.support.work import RULE, lab, play, record, seconds
 from tests.simulator.reference import Action, Reference
 
 pytestmark = [pytest.mark.slow, pytest.mark.benchmark(timer=time.process_time)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.benchmarks.figures import Figure
-from tests.benchmarks.work import run_python
+from tests.benchmarks.support.figures import Figure
+from tests.benchmarks.support.work import run_python
 
 pytestmark = pytest.mark.slow
 # Not ru_maxrss: that one remembers the process that started this one.
@@ -18,9 +18,9 @@ def peak():
 LARGE = (
     PEAK
     + """
-from nvlenv.loading import prepare
+from nvlenv.envs.scenario import prepare
 from nvlenv.policies import heuristic
-from tests.benchmarks.work import RULE, lab
+from tests.benchmarks.support.work import RULE, lab
 scenario, episode = lab(1000, 1.0e5, "workload.jobs=1000000")
 sim = prepare(scenario, episode, sample=False)
 heuristic(RULE).play(sim)
@@ -31,9 +31,9 @@ MANY = (
     PEAK
     + """
 import numpy as np
-from nvlenv.batch import Batch
-from nvlenv.scenario import load_scenario
-from tests.benchmarks.work import any_legal
+from nvlenv.envs.batch import Batch
+from nvlenv.envs.scenario import load_scenario
+from tests.benchmarks.support.work import any_legal
 batch, rng = Batch(load_scenario("lab-16"), 256, np.random.SeedSequence(1)), np.random.default_rng(1)
 for _ in range(200):
     batch.step(any_legal(batch.mask, rng))

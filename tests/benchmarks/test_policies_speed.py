@@ -11,10 +11,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from nvlenv.loading import prepare
-from nvlenv.policies import PACKINGS, parse_rule
+from nvlenv.envs.scenario import Episode, Scenario, load_scenario, prepare
+from nvlenv.policies.heuristics.rule import PACKINGS, parse_rule
 from nvlenv.policies.play import play_rule
-from nvlenv.scenario import Episode, Scenario, load_scenario
 
 EVERYTHING = "slurm-block+fill+tight+delay+hold+easy(share=0.1,spare=1)+open-hero"
 NAMES = (*PACKINGS, "best-fit+fill+easy+open", "rack-fgd+tight+easy(spare=1)+open", EVERYTHING)

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nvlenv.loading import prepare
-from nvlenv.policies import parse_rule
+from nvlenv.envs.scenario import load_scenario, prepare
+from nvlenv.policies.heuristics.rule import parse_rule
 from nvlenv.policies.play import play_rule
-from nvlenv.scenario import load_scenario
-from tests.benchmarks.figures import Figure, fastest
-from tests.benchmarks.work import RULE, play, replay_of, run_python, seconds, write_swf
+from tests.benchmarks.support.figures import Figure, fastest
+from tests.benchmarks.support.work import RULE, play, replay_of, run_python, seconds, write_swf
 
 pytestmark = [pytest.mark.slow, pytest.mark.benchmark(timer=time.process_time)]
 JOBS, RIVAL_JOBS, RACKS, NODES, GPUS = 60_000, 3_000, 16, 288, 4
@@ -36,7 +35,7 @@ def first_lines(trace: Path, lines: int) -> Path:
 
 
 def accasim_seconds(trace: Path) -> float:
-    script = Path(__file__).with_name("rival_accasim.py")
+    script = Path(__file__).parent / "support" / "rival_accasim.py"
     took, jobs = run_python(str(script), str(trace), str(NODES), str(GPUS), cwd=trace.parent).split()
     assert int(jobs) == RIVAL_JOBS
     return float(took)

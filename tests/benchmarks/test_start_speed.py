@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from nvlenv.kernel import is_compiled
-from tests.benchmarks.figures import Figure, fastest
-from tests.benchmarks.work import run_python
+from nvlenv.common.kernel import is_compiled
+from tests.benchmarks.support.figures import Figure, fastest
+from tests.benchmarks.support.work import run_python
 
 
 def of_children() -> float:
@@ -21,7 +21,7 @@ def of_children() -> float:
 FIRST_DECISION = """
 import gymnasium as gym
 import numpy as np
-import nvlenv.env
+import nvlenv.envs.env
 env = gym.make("nvlenv/NVL72-v0", scenario="lab-16")
 observation, info = env.reset(seed=1)
 observation, reward, *_ = env.step(np.flatnonzero(info["action_mask"])[0])

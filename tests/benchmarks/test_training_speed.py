@@ -12,12 +12,12 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from agents.config import TrainConfig
-from agents.network import PlacementNetwork
-from agents.train import make_env, make_model
-from nvlenv.env import NVL72Env
-from tests.benchmarks.figures import Figure
-from tests.benchmarks.work import seconds
+from agents.learning.config import TrainConfig
+from agents.learning.model import make_env, make_model
+from agents.learning.network import PlacementNetwork
+from nvlenv.envs.env import NVL72Env
+from tests.benchmarks.support.figures import Figure
+from tests.benchmarks.support.work import seconds
 
 pytestmark = pytest.mark.slow
 ROLLOUTS, RIVAL_ROLLOUT = 3, 32  # of the rival: steps of each simulator

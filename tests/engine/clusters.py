@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from nvlenv.engine.jobs import JobRequest, PodSet
-from nvlenv.engine.snapshot import ClusterSnapshot, Job, Node, Pod, make_snapshot
+from nvlenv.cluster.types import Mode, QueueSpec
+from nvlenv.engine.model.jobs import JobRequest, PodSet
+from nvlenv.engine.model.snapshot import ClusterSnapshot, Job, Node, Pod, make_snapshot
 from nvlenv.policies.kueue.types import Layer
-from nvlenv.types import Mode, QueueSpec
 
 LEVELS = ("block", "rack", "hostname")
 NOW = 1_800_000_000.0  # s since 1970, when every test begins

@@ -17,12 +17,12 @@ import yaml
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
-from nvlenv.policies import heuristic
+from nvlenv.cluster.types import Mode
 from nvlenv.policies.play import play
+from nvlenv.policies.resolver import heuristic
 from nvlenv.simulator.load import Rules, load
-from nvlenv.simulator.scan import advance, step
 from nvlenv.simulator.state import Dims, Sim, allocate, copy_into
-from nvlenv.types import Mode
+from nvlenv.simulator.step import advance, step
 from tests.simulator.cases import CLASSES, make_cluster, make_workload
 
 WEIGHTS = (1.0, 2.0, 4.0)  # of the job classes

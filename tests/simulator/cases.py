@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from nvlenv.cluster.types import ClusterSpec, Mode, NodeEvents, QueueSpec, Workload
 from nvlenv.simulator.load import Rules, load
 from nvlenv.simulator.state import Dims, Sim, allocate
-from nvlenv.types import ClusterSpec, Mode, NodeEvents, QueueSpec, Workload
 
 INF = float("inf")
 SAMPLES = 48  # rows; longer windows fill them up

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from nvlenv.types import ClusterSpec, Mode, NodeEventKind, NodeEvents, QueueSpec, Workload
+from nvlenv.cluster.types import ClusterSpec, Mode, NodeEventKind, NodeEvents, QueueSpec, Workload
 from tests.simulator.reference_jobs import INF, Job, Node, speed
 from tests.simulator.reference_opening import Survey
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from nvlenv.types import Mode, Workload
+from nvlenv.cluster.types import Mode, Workload
 
 INF = math.inf
 

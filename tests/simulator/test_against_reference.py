@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nvlenv.simulator.scan import advance, step
+from nvlenv.simulator.decision import ActionLayout
 from nvlenv.simulator.state import PENDING, RUNNING, SLOT_SIZES, WAITING, Sim
-from nvlenv.types import ActionLayout
+from nvlenv.simulator.step import advance, step
 from tests.simulator.cases import SAMPLES, Case, cases, crowded_case
 from tests.simulator.reference import Action, Reference
 from tests.simulator.reference_jobs import Job

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nvlenv.cluster.types import NodeEventKind, NodeEvents, Workload
 from nvlenv.simulator.load import Rules, load
-from nvlenv.simulator.scan import advance, step
 from nvlenv.simulator.state import DONE, PENDING, RUNNING, WAITING, Dims, Sim
-from nvlenv.types import NodeEventKind, NodeEvents, Workload
+from nvlenv.simulator.step import advance, step
 from tests.simulator.cases import CLASSES, empty_sim, make_cluster, make_workload
 from tests.simulator.cases import jobs as draw_job
 from tests.simulator.test_invariants import check_jobs, check_nodes, check_queues

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nvlenv.cluster.types import ClusterSpec, Mode, NodeEventKind, NodeEvents, QueueSpec, Workload
+from nvlenv.simulator.decision import ActionLayout
 from nvlenv.simulator.load import Rules, load
-from nvlenv.simulator.scan import advance, apply, step
 from nvlenv.simulator.state import DONE, RUNNING, SLOT_SIZES, WAITING, Dims, Sim, copy_into
-from nvlenv.types import ActionLayout, ClusterSpec, Mode, NodeEventKind, NodeEvents, QueueSpec, Workload
+from nvlenv.simulator.step import advance, apply, step
 from tests.simulator.cases import CLASSES, empty_sim, make_cluster, make_workload
 
 RACKS, NODES, GPUS, JOBS = 16, 18, 4, 250

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 
-from nvlenv.batch import Batch
-from nvlenv.scenario import Scenario
+from nvlenv.envs.batch import Batch
+from nvlenv.envs.scenario import Scenario
 from nvlenv.simulator.pooled import run_pooled
 from tests.simulator.cases import Case, cases
 

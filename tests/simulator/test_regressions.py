@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nvlenv.errors import InputError
+from nvlenv.cluster.types import ClusterSpec, Mode, NodeEventKind, NodeEvents
+from nvlenv.common.errors import InputError
+from nvlenv.simulator.decision import ActionLayout
 from nvlenv.simulator.load import Rules, load
-from nvlenv.simulator.scan import advance, step
 from nvlenv.simulator.state import Dims, Row, Sim, copy_into
-from nvlenv.types import ActionLayout, ClusterSpec, Mode, NodeEventKind, NodeEvents
+from nvlenv.simulator.step import advance, step
 from tests.simulator.cases import CLASSES, empty_sim, make_cluster, make_workload
 
 RULES = Rules(horizon=100.0, slice_nodes=1)

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nvlenv.cluster.types import NodeEventKind, NodeEvents, QueueSpec
 from nvlenv.simulator.load import Rules
-from nvlenv.simulator.scan import advance, step
 from nvlenv.simulator.state import Sim
-from nvlenv.types import NodeEventKind, NodeEvents, QueueSpec
+from nvlenv.simulator.step import advance, step
 from tests.simulator.cases import Case, cases, make_cluster, make_workload
 
 TESTS = (NodeEventKind.VERIFY, NodeEventKind.VERIFY_END)

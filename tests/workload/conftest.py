@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nvlenv.types import ClusterSpec
+from nvlenv.cluster.types import ClusterSpec
 
 ROOT = Path(__file__).parents[2]
 CASES = ROOT / "tests" / "cases" / "traces"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nvlenv.workload import Bursty, Daily, Poisson
-from nvlenv.workload.arrivals import arrival_times, batch_sizes, hourly_factors, rest_of_batch, spread_batches
-from nvlenv.workload.mix import DAY
+from nvlenv.workload.generate import arrival_times, batch_sizes, hourly_factors, rest_of_batch, spread_batches
+from nvlenv.workload.mix import DAY, Bursty, Daily, Poisson
 
 PROCESSES = [Poisson(), Daily(), Bursty(wander=0.5)]
 

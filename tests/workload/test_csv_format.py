@@ -9,10 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nvlenv.errors import InputError
-from nvlenv.types import ClusterSpec
-from nvlenv.workload import SyntheticWorkload, Trace, generate, read_trace, write_csv
-from nvlenv.workload.traces.trace import Job, collect
+from nvlenv.cluster.types import ClusterSpec
+from nvlenv.common.errors import InputError
+from nvlenv.workload.formats.common import write_csv
+from nvlenv.workload.formats.registry import read_trace
+from nvlenv.workload.generate import generate
+from nvlenv.workload.mix import SyntheticWorkload
+from nvlenv.workload.trace import Job, Trace, collect
 
 NAMES = (
     st.text("abnx019 ,;\"'#é漢-_/.", min_size=1, max_size=8).map(str.strip).filter(lambda name: name not in ("", "nan"))

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nvlenv.workload import Trace, read_trace
 from nvlenv.workload.describe import summarise, table
-from nvlenv.workload.traces.trace import Job, collect
+from nvlenv.workload.formats.registry import read_trace
+from nvlenv.workload.trace import Job, Trace, collect
 
 
 def trace_of(*jobs: Job) -> Trace:

@@ -11,23 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvlenv.errors import InputError
-from nvlenv.types import ClusterSpec, Mode, Workload
-from nvlenv.workload import (
-    MappingRule,
-    SyntheticWorkload,
-    Trace,
-    TraceWorkload,
-    check_config,
-    class_weights,
-    default_rules,
-    draw_workload,
-    generate,
-    read_trace,
-    to_workload,
-    write_csv,
-)
-from nvlenv.workload.traces.trace import Job, collect
+from nvlenv.cluster.types import ClusterSpec, Mode, Workload
+from nvlenv.common.errors import InputError
+from nvlenv.workload.draw import check_config, class_weights, draw_workload
+from nvlenv.workload.formats.common import write_csv
+from nvlenv.workload.formats.registry import read_trace
+from nvlenv.workload.generate import generate
+from nvlenv.workload.mapping import default_rules, to_workload
+from nvlenv.workload.mix import MappingRule, SyntheticWorkload, TraceWorkload
+from nvlenv.workload.trace import Job, Trace, collect
 
 Clusters = Callable[..., ClusterSpec]
 NO_CHANGE: dict[str, Any] = {"path": "trace", "load": None, "thin": False, "cap_share": 1.0}

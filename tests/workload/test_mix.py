@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from nvlenv.workload import Duration, JobClass, SyntheticWorkload, TraceWorkload, WorkloadConfig, lab_classes
+from nvlenv.workload.mix import Duration, JobClass, SyntheticWorkload, TraceWorkload, WorkloadConfig, lab_classes
 
 PLAIN: dict[str, Any] = {"name": "a", "share": 1, "sizes": {4: 1.0}, "duration": {"median_h": 1}}
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvlenv.errors import InputError
-from nvlenv.types import ClusterSpec
-from nvlenv.workload import JobTraits
-from nvlenv.workload.shape import Room, cut_slices, round_to_nodes
+from nvlenv.cluster.types import ClusterSpec
+from nvlenv.common.errors import InputError
+from nvlenv.workload.fit import Room, cut_slices, round_to_nodes
+from nvlenv.workload.mix import JobTraits
 
 Clusters = Callable[..., ClusterSpec]
 

@@ -11,21 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvlenv.errors import InputError
-from nvlenv.types import ClusterSpec, Mode, Workload
-from nvlenv.workload import (
-    Bursty,
-    Daily,
-    JobClass,
-    Poisson,
-    SyntheticWorkload,
-    check_config,
-    class_weights,
-    draw_workload,
-    generate,
-)
-from nvlenv.workload.shape import Room
-from nvlenv.workload.synthetic import build_mix
+from nvlenv.cluster.types import ClusterSpec, Mode, Workload
+from nvlenv.common.errors import InputError
+from nvlenv.workload.draw import check_config, class_weights, draw_workload
+from nvlenv.workload.fit import Room
+from nvlenv.workload.generate import build_mix, generate
+from nvlenv.workload.mix import Bursty, Daily, JobClass, Poisson, SyntheticWorkload
 
 Clusters = Callable[..., ClusterSpec]
 

@@ -10,10 +10,11 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nvlenv.engine.snapshot import ClusterSnapshot, load_snapshot
+from nvlenv.engine.formats.load import load_snapshot
+from nvlenv.engine.model.snapshot import ClusterSnapshot
 
 if TYPE_CHECKING:
-    from nvlenv.engine.engine import PlacementEngine
+    from nvlenv.engine.core.engine import PlacementEngine
 
 REFUSED = 3
 LARGEST = 2**31 - 1
@@ -69,7 +70,7 @@ def read_cluster(arguments: argparse.Namespace) -> ClusterSnapshot:
 
 def make_engine(arguments: argparse.Namespace, cluster: ClusterSnapshot, policy: str | None = None) -> PlacementEngine:
     load_compiler()
-    from nvlenv.engine.engine import PlacementEngine
+    from nvlenv.engine.core.engine import PlacementEngine
 
     return PlacementEngine(cluster, policy or arguments.policy)
 

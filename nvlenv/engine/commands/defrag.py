@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import argparse
 
-from nvlenv.engine.answers import Clearing
 from nvlenv.engine.commands import common
-from nvlenv.engine.importers.hostlist import compress
+from nvlenv.engine.formats.hostlist import compress
+from nvlenv.engine.model.answers import Clearing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

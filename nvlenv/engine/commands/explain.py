@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from nvlenv.engine.answers import Placed, Refused
 from nvlenv.engine.commands import common
 from nvlenv.engine.commands.place import describe_evictions
-from nvlenv.engine.jobs import JobRequest, load_job
-from nvlenv.engine.snapshot import ClusterSnapshot
+from nvlenv.engine.formats.load import load_job
+from nvlenv.engine.model.answers import Placed, Refused
+from nvlenv.engine.model.jobs import JobRequest
+from nvlenv.engine.model.snapshot import ClusterSnapshot
 
 OTHERS = ("least-allocated", "best-fit", "best-fit+open")
 

@@ -6,11 +6,11 @@ import argparse
 from collections import Counter
 from typing import Any
 
-from nvlenv.engine.answers import Placed, Refused
 from nvlenv.engine.commands import common
-from nvlenv.engine.formats import make_assignment, node_selectors, slurm_node_list, to_v1beta1, to_v1beta2
-from nvlenv.engine.jobs import load_job
-from nvlenv.engine.snapshot import ClusterSnapshot
+from nvlenv.engine.formats.kueue import make_assignment, node_selectors, slurm_node_list, to_v1beta1, to_v1beta2
+from nvlenv.engine.formats.load import load_job
+from nvlenv.engine.model.answers import Placed, Refused
+from nvlenv.engine.model.snapshot import ClusterSnapshot
 
 SHOWN_RACKS = 12  # reasons of a refusal, in a table
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nvlenv.engine.commands import common
-from nvlenv.engine.jobs import load_job
+from nvlenv.engine.formats.load import load_job
 
 if TYPE_CHECKING:
-    from nvlenv.engine.whatif import Forecast
+    from nvlenv.engine.core.whatif import Forecast
 
 MOST_HOURS, MOST_LOAD, MOST_DRAWS = 1e5, 100.0, 10_000  # beyond them the arrivals fill the memory
 POLICIES = ("least-allocated", "best-fit", "best-fit+open", "best-fit+easy+open")
@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     cluster, hero = common.read_cluster(arguments), load_job(arguments.hero)
     common.load_compiler()
-    from nvlenv.engine.whatif import play_forward, usual_arrivals
-    from nvlenv.workload import SyntheticWorkload, TraceWorkload
+    from nvlenv.engine.core.whatif import play_forward, usual_arrivals
+    from nvlenv.workload.mix import SyntheticWorkload, TraceWorkload
 
     now = time.time() if arguments.now is None else arguments.now
     arrivals: SyntheticWorkload | TraceWorkload = usual_arrivals(cluster, arguments.load)

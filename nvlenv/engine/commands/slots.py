@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from nvlenv.engine.answers import Slots
 from nvlenv.engine.commands import common
-from nvlenv.engine.importers.document import Field
-from nvlenv.engine.importers.quantities import read_quantity
-from nvlenv.engine.snapshot import ClusterSnapshot
+from nvlenv.engine.formats.document import Field
+from nvlenv.engine.formats.values import read_quantity
+from nvlenv.engine.model.answers import Slots
+from nvlenv.engine.model.snapshot import ClusterSnapshot
 
 SHOWN_RACKS = 40
 

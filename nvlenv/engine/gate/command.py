@@ -9,9 +9,9 @@ import sys
 import threading
 from collections.abc import Sequence
 
+from nvlenv.common.errors import InputError
 from nvlenv.engine.commands.common import add_policy
-from nvlenv.engine.importers.options import Options
-from nvlenv.errors import InputError
+from nvlenv.engine.model.snapshot import Options
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from kubernetes.client.exceptions import ApiException
 
+from nvlenv.common.errors import InputError
 from nvlenv.engine.gate.decide import Decision, Release, decide
 from nvlenv.engine.gate.kube import Mirror, evict_pod, patch_pod
 from nvlenv.engine.gate.marks import patch_of
-from nvlenv.engine.importers.options import Options
-from nvlenv.errors import InputError
-from nvlenv.types import Policy
+from nvlenv.engine.model.snapshot import Options
+from nvlenv.simulator.decision import Policy
 
 if TYPE_CHECKING:
     from kubernetes import client

@@ -11,19 +11,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nvlenv.engine.answers import Placed
-from nvlenv.engine.engine import PlacementEngine
-from nvlenv.engine.gate.gang import gang_job
+from nvlenv.cluster.types import Mode
+from nvlenv.common.errors import InputError
+from nvlenv.engine.core.engine import PlacementEngine
+from nvlenv.engine.formats.document import Field
+from nvlenv.engine.formats.gate_gang import gang_job
+from nvlenv.engine.formats.kubernetes import read_cluster
+from nvlenv.engine.formats.load import parse_job
 from nvlenv.engine.gate.marks import PodObject, host_given, is_ready_to_go, kind_of, plan_of, write_plan
 from nvlenv.engine.gate.roster import Gang, gangs_of, kind_of_pod
-from nvlenv.engine.importers.document import Field
-from nvlenv.engine.importers.kubernetes import read_cluster
-from nvlenv.engine.importers.options import Options
-from nvlenv.engine.jobs import JobRequest, parse_job
-from nvlenv.engine.snapshot import NodeState
-from nvlenv.errors import InputError
+from nvlenv.engine.model.answers import Placed
+from nvlenv.engine.model.jobs import JobRequest
+from nvlenv.engine.model.snapshot import NodeState, Options
 from nvlenv.policies.kueue.types import HOSTNAME
-from nvlenv.types import Mode, Policy
+from nvlenv.simulator.decision import Policy
 
 Places = list[tuple[PodObject, str]]  # pods and their hosts
 

@@ -14,7 +14,7 @@ from kubernetes.config.config_exception import ConfigException
 from kubernetes.watch.watch import iter_resp_lines
 from urllib3.exceptions import HTTPError
 
-from nvlenv.errors import InputError
+from nvlenv.common.errors import InputError
 
 WATCH_SECONDS = 300  # the server ends a watch after this time, and it is begun anew
 CONNECT_SECONDS = 10

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from nvlenv.engine.formats import parse_assignment, to_v1beta2
-from nvlenv.errors import InputError
+from nvlenv.common.errors import InputError
+from nvlenv.engine.formats.kueue import parse_assignment, to_v1beta2
 from nvlenv.policies.kueue.types import HOSTNAME, Assignment
 
 GATE = "nvlenv/placement"  # name of the scheduling gate

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nvlenv.engine.gate.gang import Member, read_member
+from nvlenv.common.errors import InputError
+from nvlenv.engine.formats.document import Field
+from nvlenv.engine.formats.gate_gang import Member, read_member
+from nvlenv.engine.formats.values import pod_demand
 from nvlenv.engine.gate.marks import GATE, PodObject, gates_of, host_given, is_active, kind_of, plan_of
-from nvlenv.engine.importers.document import Field
-from nvlenv.engine.importers.pods import pod_demand
-from nvlenv.errors import InputError
 
 
 @dataclass(frozen=True)

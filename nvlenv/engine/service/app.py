@@ -1,6 +1,6 @@
 """The HTTP API: what each path takes, and what it answers.
 
-Jobs come in any format that `nvlenv.engine.jobs.parse_job` reads: the project's own JSON, a Kubernetes Job, JobSet or
+Jobs come in any format that `nvlenv.engine.model.jobs.parse_job` reads: the project's own JSON, a Kubernetes Job, JobSet or
 Workload as JSON or YAML, an sbatch script. A refusal is an answer too: 409, with the reason and every rack's own.
 """
 
@@ -15,13 +15,13 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from nvlenv.engine.answers import Answer, NodeLoss, Placed, Refused, Slots
-from nvlenv.engine.importers import document
+from nvlenv.common.errors import InputError
+from nvlenv.engine.formats import document
+from nvlenv.engine.model.answers import Answer, NodeLoss, Placed, Refused, Slots
 from nvlenv.engine.service.extender import VERBS
 from nvlenv.engine.service.limits import MEBIBYTE, BearerToken, BodyLimit, SameOrigin, problem
 from nvlenv.engine.service.metrics import SLICES, Measured, Metrics
 from nvlenv.engine.service.shared import SharedEngine, UnavailableError
-from nvlenv.errors import InputError
 
 BODY_LIMIT = MEBIBYTE
 EXTENDER = "/scheduler"

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nvlenv.common.errors import InputError
 from nvlenv.engine.commands.common import LARGEST, add_policy, number, whole
 from nvlenv.engine.gate.command import add_levels, options_of
 from nvlenv.engine.service.limits import is_loopback
-from nvlenv.errors import InputError
 
 if TYPE_CHECKING:
     from nvlenv.engine.service.shared import SharedEngine
@@ -72,9 +72,9 @@ def _serve(args: argparse.Namespace, token: str) -> None:
     except ModuleNotFoundError as error:
         found = f"no module {error.name}"
         raise InputError("serve", "", found, "the extra serve: pip install 'nvlenv[serve]'") from None
+    from nvlenv.engine.formats.load import load_snapshot
     from nvlenv.engine.service.journal import Journal
     from nvlenv.engine.service.shared import SharedEngine
-    from nvlenv.engine.snapshot import load_snapshot
 
     journal = Journal(args.journal)
     fresh = journal.state() is None

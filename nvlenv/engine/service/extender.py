@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from nvlenv.engine.answers import Refused
-from nvlenv.engine.gate.gang import gang_job, read_member
-from nvlenv.engine.importers.document import Field
+from nvlenv.common.errors import InputError
+from nvlenv.engine.formats.document import Field
+from nvlenv.engine.formats.gate_gang import gang_job, read_member
+from nvlenv.engine.model.answers import Refused
 from nvlenv.engine.service.plans import Plan
 from nvlenv.engine.service.shared import SharedEngine
-from nvlenv.errors import InputError
 
 MAX_SCORE = 10
 

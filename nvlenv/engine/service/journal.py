@@ -18,7 +18,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nvlenv.errors import InputError
+from nvlenv.common.errors import InputError
 
 FORMAT = "nvlenv-journal/1"
 SCHEMA = (

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
-from nvlenv.engine.answers import Placed, Refused, Slots
+from nvlenv.cluster.fragmentation import fragmentation_index
+from nvlenv.engine.model.answers import Placed, Refused, Slots
 from nvlenv.engine.service.shared import SharedEngine
-from nvlenv.fragmentation import fragmentation_index
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

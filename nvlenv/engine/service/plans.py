@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from nvlenv.engine.answers import Binding, Eviction, Loss, NodeLoss, Placed
-from nvlenv.errors import InputError
+from nvlenv.common.errors import InputError
+from nvlenv.engine.model.answers import Binding, Eviction, Loss, NodeLoss, Placed
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nvlenv.engine.answers import Answer, Placed, Refused, Slots, Why
-from nvlenv.engine.engine import PlacementEngine
-from nvlenv.engine.jobs import JobRequest, parse_job
+from nvlenv.common.errors import InputError
+from nvlenv.engine.core.engine import PlacementEngine
+from nvlenv.engine.formats.load import parse_job
+from nvlenv.engine.model.answers import Answer, Placed, Refused, Slots, Why
+from nvlenv.engine.model.jobs import JobRequest
+from nvlenv.engine.model.snapshot import ClusterSnapshot
 from nvlenv.engine.service.journal import Journal
 from nvlenv.engine.service.plans import Plan, Plans
-from nvlenv.engine.snapshot import ClusterSnapshot
-from nvlenv.errors import InputError
-from nvlenv.types import Policy
+from nvlenv.simulator.decision import Policy
 
 # Operations that a start may have to replay. A checkpoint of 72,000 GPUs takes 0.8 s: it waits for a quiet moment.
 CHECKPOINT_QUIET, CHECKPOINT_LATEST = 1_000, 50_000

@@ -6,10 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from nvlenv.policies.kueue.demand import Demand
-from nvlenv.policies.kueue.descent import Share
-from nvlenv.policies.kueue.orders import Profile
-from nvlenv.policies.kueue.rooms import Levels, Room, sum_up
+from nvlenv.policies.kueue.counting import Levels, Room, sum_up
+from nvlenv.policies.kueue.orders import Profile, Share
+from nvlenv.policies.kueue.request import Demand
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path as FilePath
 from typing import Any
 
-from nvlenv.errors import InputError
+from nvlenv.common.errors import InputError
 from nvlenv.policies.kueue.snapshot import assign
 from nvlenv.policies.kueue.types import (
     HOSTNAME,

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nvlenv.policies.kueue.balanced import balanced
-from nvlenv.policies.kueue.demand import Demand, understand
-from nvlenv.policies.kueue.descent import Share, descend, distribute
-from nvlenv.policies.kueue.orders import Need, Profile
-from nvlenv.policies.kueue.rooms import Exclusions, Levels, Room, count_rooms
-from nvlenv.policies.kueue.search import Shortfall, search
-from nvlenv.policies.kueue.tree import Tree
+from nvlenv.policies.kueue.counting import Exclusions, Levels, Room, count_rooms
+from nvlenv.policies.kueue.orders import Need, Profile, Share, Shortfall, descend, distribute, search
+from nvlenv.policies.kueue.request import Demand, understand
+from nvlenv.policies.kueue.topology import Tree
 from nvlenv.policies.kueue.types import Assignment, Failure, Gates, Layer, Path, PodSet, Resources, Toleration
 
 

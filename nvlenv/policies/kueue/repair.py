@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nvlenv.policies.kueue.placement import Ground, place
-from nvlenv.policies.kueue.tree import Tree
+from nvlenv.policies.kueue.topology import Tree
 from nvlenv.policies.kueue.types import Assignment, Failure, Layer, Mode, Path, PodSet
 
 

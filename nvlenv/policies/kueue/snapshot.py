@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from nvlenv.errors import InputError
+from nvlenv.common.errors import InputError
 from nvlenv.policies.kueue.placement import Ground, place
 from nvlenv.policies.kueue.repair import merge, replace_node, stale_domain, truncate
-from nvlenv.policies.kueue.tree import Tree
+from nvlenv.policies.kueue.topology import Tree
 from nvlenv.policies.kueue.types import (
     PODS,
     Assignment,

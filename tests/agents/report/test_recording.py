@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents.cases import Case, make_case
-from agents.episodes import measure, play_policy, split_seeds
+from agents.evaluation.cases import Case, make_case
+from agents.evaluation.episodes import measure, play_policy, split_seeds
 from agents.report.recording import ENDS, KINDS, describe_episode, record
-from nvlenv.scenario import Episode
+from nvlenv.envs.scenario import Episode
 
 RULES = ("best-fit+easy+open", "least-allocated", "best-fit+fill+open-hero")
 

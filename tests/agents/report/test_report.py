@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from agents import evaluate
+from agents.evaluation.release import read_results
 from agents.export import export_policy
-from agents.network import PlacementNetwork
-from agents.release import read_results
+from agents.learning.network import PlacementNetwork
 from agents.report.__main__ import main, replay_of
-from nvlenv.errors import InputError
-from nvlenv.policies import baseline_name
+from nvlenv.common.errors import InputError
+from nvlenv.policies.resolver import baseline_name
 
 POLICIES = ("best-fit", "best-fit+easy+open", "least-allocated")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from nvlenv.engine.formats.kueue import QUEUE_LABEL
 from nvlenv.engine.gate.marks import GATE
-from nvlenv.engine.importers.kueue import QUEUE_LABEL
 
 Object = dict[str, Any]
 CLIQUE = "nvidia.com/gpu.clique"

@@ -17,7 +17,7 @@ from kubernetes import client
 from nvlenv.engine.gate import controller as controller_module
 from nvlenv.engine.gate.controller import Controller
 from nvlenv.engine.gate.decide import decide
-from nvlenv.engine.importers.options import Options
+from nvlenv.engine.model.snapshot import Options
 from tests.engine.gate.api_server import ApiServer, running
 from tests.engine.gate.objects import CLIQUE, HOSTNAME, REQUIRED, gang, hosts, nodes, pod, rack_of
 

@@ -11,13 +11,13 @@ import yaml
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
 import nvlenv.engine
+from nvlenv.cluster.types import Mode
 from nvlenv.engine.__main__ import main
+from nvlenv.engine.formats.load import load_job
 from nvlenv.engine.gate.marks import GATE
-from nvlenv.engine.jobs import load_job
 from nvlenv.engine.service.app import EXTENDER
 from nvlenv.engine.service.command import PORT
 from nvlenv.engine.service.extender import VERBS
-from nvlenv.types import Mode
 
 FOLDER = Path(nvlenv.engine.__file__).parent / "manifests"
 OBJECTS = [

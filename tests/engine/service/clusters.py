@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from nvlenv.engine.formats.load import parse_snapshot
+from nvlenv.engine.model.snapshot import ClusterSnapshot
 from nvlenv.engine.service.journal import Journal
 from nvlenv.engine.service.shared import SharedEngine
-from nvlenv.engine.snapshot import ClusterSnapshot, parse_snapshot
 
 POLICY = "best-fit"
 

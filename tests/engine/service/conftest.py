@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from nvlenv.engine.model.snapshot import ClusterSnapshot
 from nvlenv.engine.service.app import create_app
-from nvlenv.engine.snapshot import ClusterSnapshot
 from tests.engine.service.clusters import racks, serve
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nvlenv.engine.snapshot import ClusterSnapshot
+from nvlenv.engine.model.snapshot import ClusterSnapshot
 from tests.engine.service.clusters import POLICY
 
 ANSWER_SECONDS = 60.0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from nvlenv.engine.snapshot import parse_snapshot
+from nvlenv.engine.formats.load import parse_snapshot
 from tests.engine.service.clusters import booked
 
 CASES = Path(__file__).parents[2] / "cases" / "engine"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from nvlenv.engine.model.snapshot import Job, Pod, make_snapshot
 from nvlenv.engine.service.app import create_app
-from nvlenv.engine.snapshot import Job, Pod, make_snapshot
 from tests.engine.service.clusters import Clock, booked, crashed, pod, racks, serve
 
 NODES = [f"rack-00{rack}-node-0{node}" for rack in range(4) for node in range(4)]

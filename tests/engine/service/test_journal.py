@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from nvlenv.common.errors import InputError
 from nvlenv.engine.service.journal import Journal
 from nvlenv.engine.service.shared import SharedEngine, UnavailableError
-from nvlenv.errors import InputError
 from tests.engine.service.clusters import crashed, racks, serve
 
 OPERATION = {"name": "finish", "argument": "a", "at": 1.0}

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nvlenv.engine.policy_file import save_policy
-from tests.engine.policies import random_arrays
+from nvlenv.policies.learned import save_policy
 from tests.engine.service.clusters import booked, overbooked, racks
 from tests.engine.service.processes import Client, served
+from tests.policies.files import random_arrays
 
 CLIENTS = 4
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvlenv.engine.answers import Answer
+from nvlenv.common.errors import InputError
+from nvlenv.engine.model.answers import Answer
 from nvlenv.engine.service import shared
 from nvlenv.engine.service.journal import Journal
 from nvlenv.engine.service.shared import SharedEngine
-from nvlenv.errors import InputError
 from tests.engine.service.clusters import Clock, crashed, racks, serve
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])

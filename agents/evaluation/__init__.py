@@ -1,0 +1,1 @@
+"""What policies are worth: episodes, cases, statistics, tables, figures, the release."""

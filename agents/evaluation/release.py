@@ -1,0 +1,130 @@
+"""Check a released policy against its own record: the same file, and the same metrics when it is played again.
+
+A release is a folder with policy.npz and metrics.json, which is the results.json of the evaluation that it was released
+on (or of one whose other policies are heuristics): its policies are named there relative to the folder, or as the
+folder's own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agents.evaluation.cases import Case, make_case
+from agents.evaluation.cells import BASELINE, Stage, fingerprint, resolve, stage
+from agents.evaluation.episodes import TRUE_DURATIONS, split_seeds
+from agents.evaluation.summary import columns_of, plain
+from nvlenv.common.config import read_yaml
+from nvlenv.common.errors import InputError
+from nvlenv.policies.learned import read_policy_file
+
+TOLERANCE = 1e-6  # relative; records have seven digits
+
+
+def check_release(folder: Path, workers: int = 1, quiet: bool = False) -> bool:
+    """Print what was checked, line by line; False if anything differs. Raises `InputError` if there is no record."""
+    results = read_results(folder)
+    problems = list(_check_file(folder, results))
+    with stage(None, workers, quiet) as theatre:
+        for label, each in results["sets"].items():
+            found = list(_check_set(folder, results, label, each, theatre))
+            print(f"{label}: {results['episodes']} workloads played again, {'as recorded' if not found else 'DIFFERS'}")
+            problems += found
+    for problem in problems:
+        print(f"  {problem}")
+    print("the release is what it says" if not problems else f"{len(problems)} differences")
+    return not problems
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """The results in a file, or in the folder of an evaluation, a training run or a release.
+
+    A training run compares on one set of workloads; it reads like an evaluation with that one. Raises `InputError`.
+    """
+    candidates = [path / name for name in ("results.json", "metrics.json")] if path.is_dir() else [path]
+    source = next((file for file in candidates if file.is_file()), None)
+    if source is None:
+        found = "neither results.json nor metrics.json" if path.is_dir() else "no such file or folder"
+        raise InputError(path, "", found, "the folder of an evaluation or of a training run")
+    try:
+        results = json.loads(source.read_text("utf-8"))
+    except ValueError as error:
+        raise InputError(source, "", f"text that is not JSON ({error})", "results of agents.evaluate") from None
+    if isinstance(results, dict) and "summary" in results:
+        names, reference = list(results["summary"]["policies"]), results["summary"]["reference"]
+        policies, label = dict.fromkeys(names, ""), results["scenario"]
+        head = {"reference": reference, "names": names, "policies": policies, "labels": [label]}
+        results = {**results, **head, "sets": {label: {**results, **_trained_on(source.parent)}}}
+    if not isinstance(results, dict) or not results.get("sets") or "names" not in results:
+        raise InputError(source, "", "other contents", "results of agents.evaluate")
+    return results
+
+
+def _trained_on(run: Path) -> dict[str, Any]:
+    """Where the scenario of a training run comes from, by its config."""
+    if not (run / "config.yaml").is_file():
+        return {}
+    config = read_yaml(run / "config.yaml")
+    return {"source": config["scenarios"][0], "overrides": list(config.get("overrides") or ())}
+
+
+def _check_file(folder: Path, results: dict[str, Any]) -> Iterator[str]:
+    """The policy file is whole (reading it checks its own hash) and the one that was evaluated."""
+    _, manifest = read_policy_file(folder / "policy.npz")
+    print(f"policy.npz: sha256 {manifest['sha256']}")
+    recorded = {value for value in results["policies"].values() if value}
+    if manifest["sha256"] not in recorded:
+        yield f"policy.npz has the fingerprint {manifest['sha256']}, which none of the evaluated policies had"
+
+
+def _check_set(folder: Path, results: dict[str, Any], label: str, each: dict[str, Any], stage: Stage) -> Iterator[str]:
+    case = _case_of(results, each)
+    if case.scenario.digest() != each["scenario_digest"]:
+        yield f"{label}: its scenario has other settings now than when it was recorded"
+        return
+    recorded = {name: _recorded(name, sha256, each) for name, sha256 in results["policies"].items()}
+    names = {name: _here(folder, name, case, sha256) for name, sha256 in recorded.items()}
+    present = {name: found for name, found in names.items() if found is not None}
+    yield from (f"{label}: {name} is not here, so it was not played" for name in names if name not in present)
+    seeds = split_seeds(results["seed"], results["split"], results["episodes"])
+    again = plain(columns_of(stage.play(case, list(present.values()), seeds)))
+    for name, found in present.items():
+        for metric, recorded in each["workloads"][name].items():
+            if not _same(recorded, again[found].get(metric, [])):
+                yield f"{label}, {name}, {metric}: recorded mean {_mean(recorded)}, now {_mean(again[found][metric])}"
+
+
+def _recorded(name: str, sha256: str, each: dict[str, Any]) -> str:
+    """The policy that a name stood for in this set: `baseline` is another one in every scenario."""
+    plain = name.removesuffix(TRUE_DURATIONS)
+    return each["baseline"] + name[len(plain) :] if plain == BASELINE else sha256
+
+
+def _case_of(results: dict[str, Any], each: dict[str, Any]) -> Case:
+    """The set of workloads again, from what was written about it."""
+    return make_case(each["source"], each["overrides"], results["split"])
+
+
+def _here(folder: Path, name: str, case: Case, sha256: str) -> str | None:
+    """A recorded policy as it is found now: a heuristic by its name, a file in the release or where it was."""
+    own = str(folder / "policy.npz")
+    if fingerprint(own) == sha256:
+        return own
+    try:
+        return name if fingerprint(resolve(name, case)) == sha256 else None
+    except InputError:
+        return None
+
+
+def _same(recorded: list[float | None], again: list[float | None]) -> bool:
+    a, b = (np.array(values, np.float64) for values in (recorded, again))
+    return a.shape == b.shape and bool(np.allclose(a, b, rtol=TOLERANCE, atol=1e-9, equal_nan=True))
+
+
+def _mean(values: list[float | None]) -> str:
+    found = [value for value in values if value is not None]
+    return f"{np.mean(found):.6g}" if found else "none"

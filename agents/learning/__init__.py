@@ -1,0 +1,1 @@
+"""How a policy learns: settings, network, PPO, workers."""

@@ -1,0 +1,1 @@
+"""Searches without gradients: rules, settings of PPO, evolution."""

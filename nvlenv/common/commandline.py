@@ -1,0 +1,251 @@
+"""How every command line of the project is declared, read and ended.
+
+What a command takes is a frozen dataclass of `option`s, so that its code sees typed fields; its docstring is the text
+of --help:
+
+>>> from dataclasses import dataclass
+>>> @dataclass(frozen=True)
+... class Options:
+...     '''Draw a cluster.'''
+...
+...     files: tuple[str, ...] = option("what to draw", positional=True)
+...     racks: int = option("of 18 nodes", default=16, least=1)
+>>> parse(Options, ["a.json", "--racks", "8"], "python -m drawing")
+Options(files=('a.json',), racks=8)
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, field, fields
+from functools import wraps
+from types import NoneType, UnionType
+from typing import Any, NoReturn, Protocol, TypeVar, get_args, get_origin, get_type_hints
+
+from nvlenv.common.errors import InputError
+
+DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130  # the last as shells say it
+EMPTY = (None, "", (), False)  # defaults that say nothing
+
+T = TypeVar("T")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Declared
+# --------------------------------------------------------------------------------------------------------------------
+
+
+def option(
+    help: str,
+    *,
+    default: Any = MISSING,
+    metavar: str | None = None,
+    flags: Sequence[str] = (),
+    positional: bool = False,
+    choices: Sequence[str] | None = None,
+    least: float | None = None,
+    most: float | None = None,
+    above: float | None = None,
+    parse: Callable[[str], Any] | None = None,
+    nargs: str | int | None = None,
+    const: Any = None,
+    append: bool = False,
+    group: str | None = None,
+) -> Any:
+    """One field of a dataclass of options: `--its-name`, of the field's type.
+
+    Parameters
+    ----------
+    help : what it is; the default is told by itself.
+    default : without one, the option has to be given.
+    flags : other names than that of the field, such as ("--scenarios", "--scenario").
+    positional : an argument without a name.
+    least, most, above : bounds of a number.
+    parse : from the text to the value, for other types than str, int, float and Path; raises ValueError with a message
+        that says what was expected.
+    nargs, const : as in argparse; a field of type tuple takes one or more values unless this says otherwise.
+    append : of a tuple: one value each time that the option is given.
+    group : heading in the help under which it stands.
+    """
+    given = {name: value for name, value in locals().items() if name != "default"}
+    return field(default=default, metadata=given, kw_only=True)
+
+
+def whole(text: str, least: float | None = None, most: float | None = None) -> int:
+    """A whole number within bounds. Raises ValueError that says what was expected."""
+    if not re.fullmatch("-?[0-9]{1,19}", text) or not _within(int(text), least, most, None):
+        raise ValueError(f"found {text!r}, expected a whole number{_bounds(least, most, None)}")
+    return int(text)
+
+
+def number(text: str, least: float | None = None, most: float | None = None, above: float | None = None) -> float:
+    """A finite number within bounds. Raises ValueError that says what was expected."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not abs(value) < float("inf") or not _within(value, least, most, above):
+        raise ValueError(f"found {text!r}, expected a number{_bounds(least, most, above)}")
+    return value
+
+
+def _within(value: float, least: float | None, most: float | None, above: float | None) -> bool:
+    low = least is None or value >= least
+    return low and (most is None or value <= most) and (above is None or value > above)
+
+
+def _bounds(least: float | None, most: float | None, above: float | None) -> str:
+    if least is not None and most is not None:
+        return f" from {least:g} to {most:g}"
+    words = [
+        f"{word} {bound:g}"
+        for word, bound in (("of at least", least), ("above", above), ("at most", most))
+        if bound is not None
+    ]
+    return " " + " and ".join(words) if words else ""
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Read
+# --------------------------------------------------------------------------------------------------------------------
+
+
+def parse(kind: type[T], argv: Sequence[str], program: str, epilog: str = "") -> T:
+    """The options that a command line gives. Ends the process with one line and code 2 for a mistake in them."""
+    parser = _Parser(prog=program, description=kind.__doc__, epilog=epilog)
+    _declare(parser, kind)
+    return _made(kind, parser.parse_args(list(argv)))
+
+
+def parse_command(kinds: Mapping[str, type[Any]], argv: Sequence[str], program: str, description: str) -> Any:
+    """The options of one of several commands, by name; an instance of the dataclass of the command that was given."""
+    parser = _Parser(prog=program, description=description)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, kind in kinds.items():
+        text = kind.__doc__ or ""
+        _declare(commands.add_parser(name, help=text.split("\n")[0].rstrip("."), description=text), kind)
+    found = parser.parse_args(list(argv))
+    return _made(kinds[vars(found).pop("command")], found)
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse whose mistakes are one line, as all other mistakes are."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(BAD_INPUT, f"error: {message} (see {self.prog} --help)\n")
+
+
+def _declare(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
+    hints = get_type_hints(kind)
+    groups: dict[str, Any] = {}
+    for one in fields(kind):
+        said = dict(one.metadata)
+        place: Any = parser
+        if said["group"]:
+            if said["group"] not in groups:
+                groups[said["group"]] = parser.add_argument_group(said["group"])
+            place = groups[said["group"]]
+        names, rest = _argument(one.name, hints[one.name], one.default, said)
+        place.add_argument(*names, **rest)
+
+
+def _argument(name: str, hint: Any, default: Any, said: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
+    """Names and settings of one argument, as argparse takes them."""
+    several = get_origin(hint) is tuple
+    inner = get_args(hint)[0] if several else next((a for a in _alternatives(hint) if a is not NoneType), str)
+    rest: dict[str, Any] = {"help": said["help"].replace("%", "%%")}
+    if default is not MISSING:
+        rest["default"] = default
+        if default not in EMPTY and not said["append"]:
+            rest["help"] += f" (default {' '.join(map(str, default)) if several else default})".replace("%", "%%")
+    if inner is bool:
+        rest["action"] = "store_true"
+    else:
+        rest["type"] = _converter(inner, said)
+        rest["metavar"] = said["metavar"] or (None if said["choices"] else name.upper() if said["positional"] else None)
+        rest["choices"] = said["choices"]
+        rest["nargs"] = said["nargs"] or ("+" if several and not said["append"] else None)
+        if said["append"]:
+            rest.update(action="append", default=[])
+        if said["const"] is not None:
+            rest["const"] = said["const"]
+    if said["positional"]:
+        return [name], rest
+    rest["dest"] = name
+    if default is MISSING:
+        rest["required"] = True
+    return list(said["flags"]) or ["--" + name.replace("_", "-")], rest
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) is UnionType else (hint,)
+
+
+def _converter(kind: type[Any], said: Mapping[str, Any]) -> Callable[[str], Any]:
+    bounds = {name: said[name] for name in ("least", "most", "above") if said[name] is not None}
+    convert: Callable[[str], Any] = kind
+    if said["parse"] is not None:
+        convert = said["parse"]
+    elif kind is int:
+        convert = lambda text: whole(text, **bounds)  # noqa: E731
+    elif kind is float:
+        convert = lambda text: number(text, **bounds)  # noqa: E731
+
+    def converted(text: str) -> Any:
+        try:
+            return convert(text)
+        except InputError as error:
+            raise argparse.ArgumentTypeError(f"found {error.found}, expected {error.expected}") from None
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return converted
+
+
+def _made(kind: type[T], found: argparse.Namespace) -> T:
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in vars(found).items()})
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Ended
+# --------------------------------------------------------------------------------------------------------------------
+
+
+class Entry(Protocol):
+    """A command line; without arguments, those of the process."""
+
+    def __call__(self, argv: Sequence[str] | None = None, /) -> int: ...
+
+
+def command(main: Callable[[list[str]], int | None]) -> Entry:
+    """Make a command line of `main`, which takes arguments and returns an exit code or None (done).
+
+    The exit code is 2 for an `InputError`, whose one line goes to stderr, 130 for an interruption, with what the
+    `KeyboardInterrupt` says of it, and 0 if nobody wants to read any more, such as `head`.
+    """
+
+    @wraps(main)
+    def entry(argv: Sequence[str] | None = None, /) -> int:
+        try:
+            code = main(list(sys.argv[1:] if argv is None else argv)) or DONE
+            sys.stdout.flush()  # a reader that is gone is found out here, not by the interpreter at its end
+            return code
+        except InputError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return BAD_INPUT
+        except KeyboardInterrupt as interrupt:
+            how = f"; {interrupt}" if str(interrupt) else ""
+            print(f"\ninterrupted{how}", file=sys.stderr)
+            return INTERRUPTED
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be flushed
+            return DONE
+
+    return entry

@@ -1,0 +1,206 @@
+"""A cluster played forward: when could a hero start under each policy, if the usual work goes on arriving?
+
+The simulator starts with what runs now where it runs now, ends it by its estimates, and gets the hero first and then
+the jobs of a trace or of a generator. All policies see the same jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from nvlenv.cluster.types import ClusterSpec, Workload
+from nvlenv.common.errors import InputError
+from nvlenv.engine.core.build import queues_of, row_of, seat_of
+from nvlenv.engine.core.explain import load as load_policy
+from nvlenv.engine.core.explain import name_of
+from nvlenv.engine.core.live import Seat, seat_all, workload_of
+from nvlenv.engine.core.parts import parts_of
+from nvlenv.engine.model.answers import Answer
+from nvlenv.engine.model.jobs import JobRequest, check_job
+from nvlenv.engine.model.settings import Settings
+from nvlenv.engine.model.snapshot import ClusterSnapshot, NodeState
+from nvlenv.policies.play import play
+from nvlenv.simulator.decision import Policy
+from nvlenv.simulator.forecast import OVERDUE_FACTOR, SHORTEST_ESTIMATE
+from nvlenv.simulator.load import load
+from nvlenv.simulator.state import Dims, Sim, allocate
+from nvlenv.workload.draw import class_weights, draw_workload
+from nvlenv.workload.fit import Room
+from nvlenv.workload.generate import build_mix
+from nvlenv.workload.mix import DEFAULT_CLASSES, JobClass, SyntheticWorkload, TraceWorkload
+
+RUNNING, HERO = "running", "hero"  # classes beside those of the work that arrives
+
+
+@dataclass(frozen=True)
+class Forecast(Answer):
+    """One policy over all draws of the work that arrives."""
+
+    policy: str
+    hero_start: tuple[float | None, ...]  # h from now, draw by draw; None: not within the hours played
+    others_wait: float  # h, mean over the jobs that arrive; those still waiting at the end count until then
+    evictions: float  # per draw, of running jobs and of those that arrive
+
+    @property
+    def started(self) -> int:
+        return sum(start is not None for start in self.hero_start)
+
+    @property
+    def median(self) -> float:
+        """h; inf if the hero did not start in half of the draws."""
+        return float(np.median([np.inf if start is None else start for start in self.hero_start]))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What all policies and draws have in common."""
+
+    cluster: ClusterSnapshot
+    spec: ClusterSpec
+    work: Workload  # what runs, then the hero
+    seats: tuple[Seat, ...]
+    weights: tuple[float, ...]  # of running and hero
+    settings: Settings
+    hours: float
+
+    @property
+    def hero(self) -> int:
+        return len(self.seats)
+
+
+def play_forward(
+    cluster: ClusterSnapshot,
+    hero: JobRequest,
+    policies: Sequence[str | Path],
+    arrivals: SyntheticWorkload | TraceWorkload,
+    at: float,
+    hours: float = 336.0,
+    draws: int = 8,
+    seed: int = 1,
+    settings: Settings | None = None,
+) -> tuple[Forecast, ...]:
+    """One forecast per policy.
+
+    Parameters
+    ----------
+    hero : asked for now; a single pod set (or leader and workers of one size).
+    arrivals : jobs that come from now on, drawn for this cluster `draws` times.
+    at : now, s since 1970.
+    hours : how far to play.
+
+    Raises `InputError` for a hero or arrivals that the cluster could never run.
+    """
+    stage = _stage(cluster, hero, at, hours, settings or Settings())
+    usual = tuple(class_weights(arrivals, stage.spec).values())
+    players = [load_policy(policy) for policy in policies]
+    seeds = np.random.SeedSequence(seed).spawn(draws)
+    works = [draw_workload(_timed(arrivals, hours), stage.spec, one) for one in seeds]
+    return tuple(_forecast(stage, player, works, usual) for player in players)
+
+
+def usual_arrivals(cluster: ClusterSnapshot, load: float) -> SyntheticWorkload:
+    """The generator's usual classes, without the sizes that this cluster could never hold."""
+    room = Room(cluster.cluster_spec())
+    classes = []
+    for job_class in DEFAULT_CLASSES:
+        sizes = {size: share for size, share in job_class.sizes.items() if _could_run(job_class, size, room)}
+        if sizes:
+            total = sum(sizes.values())
+            kept = {size: share / total for size, share in sizes.items()}
+            classes.append(job_class.model_copy(update={"sizes": kept, "share": job_class.share * total}))
+    return SyntheticWorkload(classes=tuple(classes), load=load)
+
+
+def _could_run(job_class: JobClass, size: int, room: Room) -> bool:
+    try:
+        build_mix((job_class.model_copy(update={"sizes": {size: 1.0}}),), room)
+    except InputError:
+        return False
+    return True
+
+
+def _stage(cluster: ClusterSnapshot, hero: JobRequest, at: float, hours: float, settings: Settings) -> Stage:
+    check_job("hero", hero)
+    spec = cluster.cluster_spec(settings.nvlink, settings.network)
+    names = [queue.name for queue in queues_of(cluster)]
+    outside = len(names) - 1
+    parts, _ = parts_of(hero.on(cluster.levels, cluster.nvlink_level), spec, outside, settings)
+    if len(parts) != 1:
+        raise InputError(f"job {hero.name}", "pod sets", f"{len(parts)} of unlike sizes", "one, for the simulator")
+    number = {node.name: index for index, node in enumerate(cluster.nodes)}
+    jobs = [job for job in cluster.jobs if job.gpus and not job.verification]
+    seats = [seat_of(job, number, at, settings) for job in jobs]
+    left = [_hours_left(seat) for seat in seats]
+    rows = [
+        row_of(job, names, settings, spec.gpus_per_node)._replace(estimate=h) for job, h in zip(jobs, left, strict=True)
+    ]
+    work = workload_of([*rows, parts[0].row], [0] * len(rows) + [1], (RUNNING, HERO), names)
+    running = tuple(Seat(seat.nodes, seat.gpus, 0.0, h) for seat, h in zip(seats, left, strict=True))
+    weights = (1.0, settings.weights.get(hero.priority, 1.0))
+    return Stage(cluster, spec, work, running, weights, settings, hours)
+
+
+def _hours_left(seat: Seat) -> float:
+    """Until the end by the estimate; a job that outlived it is taken to need half as long again, as in the outlook."""
+    run = seat.predicted - seat.start
+    while seat.start + run <= 0:
+        run = max(SHORTEST_ESTIMATE, OVERDUE_FACTOR * run)
+    return seat.start + run
+
+
+def _timed(arrivals: SyntheticWorkload | TraceWorkload, hours: float) -> SyntheticWorkload | TraceWorkload:
+    """The same for so many hours, unless it says itself how long."""
+    if arrivals.jobs is not None or arrivals.hours is not None:
+        return arrivals
+    return arrivals.model_copy(update={"hours": hours})
+
+
+def _forecast(stage: Stage, policy: Policy, works: Sequence[Workload], usual: tuple[float, ...]) -> Forecast:
+    starts, waits, evictions = [], [], []
+    for work in works:
+        sim = _prepare(stage, work, usual)
+        play(policy, sim)
+        start = float(sim.jobs["first_start"][stage.hero])
+        starts.append(start if np.isfinite(start) else None)
+        others = sim.jobs[stage.hero + 1 :]
+        waits.append(np.minimum(others["first_start"], stage.hours) - np.minimum(others["submit"], stage.hours))
+        evictions.append(int(sim.clock["evictions"][0]))
+    every = np.concatenate(waits)
+    wait = float(every.mean()) if len(every) else 0.0
+    return Forecast(name_of(policy), tuple(starts), wait, float(np.mean(evictions)))
+
+
+def _prepare(stage: Stage, arriving: Workload, usual: tuple[float, ...]) -> Sim:
+    """A simulator in which the cluster's work runs, the hero waits and the arriving jobs are on their way."""
+    work = _joined(stage.work, arriving)
+    queues = queues_of(stage.cluster)
+    dims = Dims.of(stage.spec, len(work), len(queues), len(work.class_names))
+    sim = Sim(*(array[0] for array in allocate(1, dims)))
+    rules = replace(stage.settings.rules(), horizon=stage.hours)
+    load(sim, stage.spec, work, rules, (*stage.weights, *usual), queues)
+    for index, node in enumerate(stage.cluster.nodes):
+        if node.state == NodeState.FAILED:  # nothing tells when it is repaired
+            sim.nodes["cordoned"][index], sim.nodes["failed"][index] = 0, 1
+    seat_all(sim, range(stage.hero), stage.seats)
+    sim.clock["next_job"] = stage.hero
+    return sim
+
+
+def _joined(first: Workload, arriving: Workload) -> Workload:
+    """Both, one after the other; what arrives is outside of all queues, the last of the first's."""
+    then = replace(
+        arriving,
+        queue=np.full(len(arriving), len(first.queue_names) - 1, np.int32),
+        job_class=arriving.job_class + np.int32(len(first.class_names)),
+    )
+    columns = {name: np.concatenate([getattr(first, name), getattr(then, name)]) for name in Workload.columns()}
+    return Workload(
+        **columns,
+        class_names=(*first.class_names, *(f"arriving {name}" for name in arriving.class_names)),
+        queue_names=first.queue_names,
+        source=arriving.source,
+    )

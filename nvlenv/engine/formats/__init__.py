@@ -1,0 +1,1 @@
+"""Readers and writers of the formats in which clusters and jobs come."""

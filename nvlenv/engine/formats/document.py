@@ -1,0 +1,200 @@
+"""What a user can say about a cluster beside its files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nvlenv.common.errors import InputError
+
+# --------------------------------------------------------------------------------------------------------------------
+# JSON and YAML texts as values that know where they stand, so that every error can name its field.
+# --------------------------------------------------------------------------------------------------------------------
+
+
+SHOWN = 80  # characters of a wrong value that an error quotes
+
+
+class Field:
+    """A value inside a document, or its absence: JSON's null and a missing key are the same, as in Kubernetes.
+
+    `field["spec"]["template"]` walks down and never fails on what is absent; `text`, `integer`, ... read a value and
+    raise `InputError` for one of another type, naming the file and the path from the document's root.
+    """
+
+    __slots__ = ("_key", "_parent", "value", "where")
+
+    def __init__(self, where: str, value: Any, key: str | int = "", parent: Field | None = None) -> None:
+        self.where, self.value, self._key, self._parent = where, value, key, parent
+
+    @property
+    def present(self) -> bool:
+        return self.value is not None
+
+    @property
+    def path(self) -> str:
+        """Where the value stands, e.g. `node gpu-01, status.allocatable[nvidia.com/gpu]`."""
+        if self._parent is None:
+            return str(self._key)
+        above, key = self._parent.path, str(self._key)
+        if not key.isprintable():
+            key = ascii(key)  # an error stays on one line
+        if isinstance(self._key, int) or "." in key or "/" in key:
+            return f"{above}[{key}]"
+        joint = ", " if self._parent._parent is None and above else "." if above else ""
+        return f"{above}{joint}{key}"
+
+    def named(self, name: str) -> Field:
+        """The same value as a root of its own, for errors that speak of `node gpu-01` instead of `items[3]`."""
+        return Field(self.where, self.value, name)
+
+    def error(self, expected: str, found: str | None = None) -> InputError:
+        return InputError(self.where, self.path, shown(self.value) if found is None else found, expected)
+
+    def __getitem__(self, key: str) -> Field:
+        if self.value is None:
+            return Field(self.where, None, key, self)
+        if not isinstance(self.value, dict):
+            raise self.error("a mapping")
+        return Field(self.where, self.value.get(key), key, self)
+
+    def __iter__(self) -> Iterator[Field]:
+        """The entries of a list; none if it is absent."""
+        if self.value is None:
+            return
+        if not isinstance(self.value, list):
+            raise self.error("a list")
+        for number, value in enumerate(self.value):
+            yield Field(self.where, value, number, self)
+
+    def entries(self) -> Iterator[tuple[str, Field]]:
+        """The entries of a mapping; none if it is absent."""
+        if self.value is None:
+            return
+        if not isinstance(self.value, dict):
+            raise self.error("a mapping")
+        for key, value in self.value.items():
+            if not isinstance(key, str) or not key.isprintable():
+                raise self.error("printable text as key", found=f"key {shown(key)}")
+            yield key, Field(self.where, value, key, self)
+
+    def text(self, default: str | None = None, empty: bool = False) -> str:
+        """A text of printable characters, not empty unless `empty`; without a default it must be there."""
+        if self.value is None and default is not None:
+            return default
+        if not isinstance(self.value, str) or not (self.value or empty) or not self.value.isprintable():
+            raise self.error("a text")
+        return self.value
+
+    def integer(self, default: int | None = None, at_least: int | None = None) -> int:
+        """A whole number of 64 bits."""
+        if self.value is None and default is not None:
+            return default
+        low = -(2**63) if at_least is None else at_least
+        if not isinstance(self.value, int) or isinstance(self.value, bool) or not low <= self.value < 2**63:
+            raise self.error("a whole number" if at_least is None else f"a whole number >= {at_least}")
+        return self.value
+
+    def number(self, default: float | None = None) -> float:
+        """A finite number >= 0."""
+        if self.value is None and default is not None:
+            return default
+        good = isinstance(self.value, int | float) and not isinstance(self.value, bool)
+        if not good or not 0 <= self.value < 1e18:
+            raise self.error("a number >= 0")
+        return float(self.value)
+
+    def flag(self, default: bool) -> bool:
+        if self.value is None:
+            return default
+        if not isinstance(self.value, bool):
+            raise self.error("true or false")
+        return self.value
+
+    def texts(self) -> dict[str, str]:
+        """A mapping of texts, such as labels; a value may be empty."""
+        return {key: entry.text(empty=True) for key, entry in self.entries()}
+
+    def known_keys(self, keys: frozenset[str]) -> None:
+        """Raise for a key that is none of these: a misspelt one must not be ignored."""
+        for key, entry in self.entries():
+            if key not in keys:
+                raise entry.error(f"one of the keys {sorted(keys)}", found=f"unknown key {key!r}")
+
+
+def shown(value: object) -> str:
+    """A value as an error quotes it: on one line, and short."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict | list):
+        kind = "mapping" if isinstance(value, dict) else "list"
+        return f"a {kind} of {len(value)}" if value else f"an empty {kind}"
+    quoted = repr(value[: SHOWN + 1] if isinstance(value, str) else value)
+    return quoted if len(quoted) <= SHOWN else f"{quoted[:SHOWN]}..."
+
+
+def read_text(where: str, data: bytes) -> str:
+    """The text of a UTF-8 file."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(where, f"byte {error.start}", f"0x{data[error.start]:02x}", "UTF-8 text") from None
+
+
+def read_documents(where: str, text: str) -> list[Field]:
+    """The JSON values or YAML documents of a text, empty ones left out; `InputError` if it is neither."""
+    try:
+        values = _json_values(text)
+    except (ValueError, RecursionError) as error:
+        values = _yaml_values(where, text, str(error))
+    return [Field(where, value) for value in values if value is not None]
+
+
+def _json_values(text: str) -> list[Any]:
+    """JSON values one after another, as two kubectl calls write them into one file."""
+    decoder, values, position = json.JSONDecoder(), [], 0
+    while position < len(text):
+        if text[position].isspace():
+            position += 1
+            continue
+        value, position = decoder.raw_decode(text, position)
+        values.append(value)
+    return values
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """YAML as Kubernetes reads it: a time is a text."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _yaml_values(where: str, text: str, json_problem: str) -> list[Any]:
+    try:
+        return list(yaml.load_all(text, _Loader))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        # PyYAML lets these out of its constructors for values like `!!bool maybe` or `!!int x`.
+        mark, problem = None, f"{type(error).__name__} {error}".splitlines()[0]
+    if text.lstrip()[:1] in ("{", "["):
+        raise InputError(where, "", f"broken JSON ({json_problem})", "JSON or YAML")
+    raise InputError(where, f"line {mark.line + 1}" if mark else "", f"broken YAML ({problem})", "JSON or YAML")
+
+
+def read_file(path: str | Path) -> str:
+    """The text of a file; `-` is the standard input."""
+    try:
+        data = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(path, "", error.strerror or "an unreadable file", "a file that can be read") from None
+    return read_text(str(path), data)

@@ -1,0 +1,370 @@
+"""Jobs from Kubernetes manifests, and the choice between these, Slurm's options and the project's own JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nvlenv.cluster.types import Mode
+from nvlenv.common.errors import InputError
+from nvlenv.engine.formats import sbatch
+from nvlenv.engine.formats.document import Field, read_documents, shown
+from nvlenv.engine.formats.kubernetes import is_object, objects_by_kind
+from nvlenv.engine.formats.kueue import QUEUE_LABEL
+from nvlenv.engine.formats.native import read_own
+from nvlenv.engine.formats.values import pod_demand, read_tolerations
+from nvlenv.engine.model.jobs import JobRequest, PodSet
+from nvlenv.policies.kueue.types import Layer
+
+# --------------------------------------------------------------------------------------------------------------------
+# Kueue's topology request: the annotations of a pod template, or `topologyRequest` of a workload's pod set.
+# --------------------------------------------------------------------------------------------------------------------
+
+
+PREFIX = "kueue.x-k8s.io/podset-"
+MAX_LAYERS = 3
+MAX_SIZE = 2**31 - 1
+TRUE, FALSE = ("1", "t", "T", "true", "TRUE", "True"), ("0", "f", "F", "false", "FALSE", "False")  # Go's ParseBool
+
+_LABEL = re.compile(
+    r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    mode: Mode = Mode.UNCONSTRAINED
+    level: str = ""
+    slices: tuple[Layer, ...] = ()
+    group: str = ""
+
+
+def annotated(meta: Field) -> Request:
+    """The request of a pod template's metadata, or of a pod's."""
+    notes = meta["annotations"]
+    given = {key.removeprefix(PREFIX): field for key, field in notes.entries() if key.startswith(PREFIX)}
+    absent = Field(notes.where, None)
+    unconstrained = given.get("unconstrained-topology", absent)
+    if unconstrained.present and unconstrained.value not in TRUE:
+        expected = '"true", or no such annotation' if unconstrained.value in FALSE else '"true"'
+        raise unconstrained.error(expected)
+    layers = given.get("slice-required-topology-constraints", absent)
+    return _request(
+        notes,
+        required=given.get("required-topology", absent),
+        preferred=given.get("preferred-topology", absent),
+        unconstrained=unconstrained,
+        slice_level=given.get("slice-required-topology", absent),
+        slice_size=given.get("slice-size", absent),
+        layers=_from_json(layers),
+        group=given.get("group-name", absent),
+    )
+
+
+def requested(field: Field) -> Request:
+    """The request of a workload's `topologyRequest`."""
+    unconstrained = field["unconstrained"]
+    return _request(
+        field,
+        required=field["required"],
+        preferred=field["preferred"],
+        unconstrained=unconstrained if unconstrained.flag(False) else Field(field.where, None),
+        slice_level=field["podSetSliceRequiredTopology"],
+        slice_size=field["podSetSliceSize"],
+        layers=field["podsetSliceRequiredTopologyConstraints"],
+        group=field["podSetGroupName"],
+    )
+
+
+def misplaced(meta: Field) -> None:
+    """Raise for a topology annotation on the job itself, where Kueue does not look."""
+    for key, field in meta["annotations"].entries():
+        if key.startswith(PREFIX):
+            raise field.error("it on the pod template (spec.template.metadata.annotations)", found="it on the job")
+
+
+def _request(
+    whole: Field,
+    *,
+    required: Field,
+    preferred: Field,
+    unconstrained: Field,
+    slice_level: Field,
+    slice_size: Field,
+    layers: Field,
+    group: Field,
+) -> Request:
+    """The request, by the rules of Kueue's validation."""
+    chosen = [field for field in (required, preferred, unconstrained) if field.present]
+    if len(chosen) > 1:
+        raise chosen[1].error("one of required, preferred and unconstrained", found="a second topology request")
+    mode = Mode.REQUIRED if required.present else Mode.PREFERRED if preferred.present else Mode.UNCONSTRAINED
+    level = _label(chosen[0]) if chosen and mode != Mode.UNCONSTRAINED else ""
+    if slice_level.present != slice_size.present:
+        one = slice_level if slice_level.present else slice_size
+        raise one.error("slice-required-topology and slice-size together", found="one without the other")
+    if layers.present and slice_level.present:
+        raise layers.error("either slice-required-topology and slice-size, or the constraints", found="both")
+    slices = tuple(_layers(layers))
+    if slice_level.present:
+        slices = (Layer(_label(slice_level), _size(slice_size)),)
+    if not group.present:
+        return Request(mode, level, slices)
+    if re.fullmatch(r"[0-9]+", group.text()):
+        raise group.error("a name that is not a number")
+    return Request(mode, level, slices, group.text())
+
+
+def _from_json(annotation: Field) -> Field:
+    """The list inside the constraints annotation."""
+    if not annotation.present:
+        return annotation
+    try:
+        value = json.loads(annotation.value)
+    except (ValueError, TypeError, RecursionError):
+        value = None
+    if not isinstance(value, list):
+        raise annotation.error("a JSON list of {topology, size}")
+    return Field(annotation.where, value, annotation.path)
+
+
+def _layers(layers: Field) -> Iterator[Layer]:
+    entries = list(layers)
+    if layers.present and not 1 <= len(entries) <= MAX_LAYERS:
+        raise layers.error(f"1 to {MAX_LAYERS} layers")
+    seen: set[str] = set()
+    for entry in entries:
+        level = _label(entry["topology"])
+        if level in seen:
+            raise entry["topology"].error("every level once")
+        seen.add(level)
+        yield Layer(level, _bounded(entry["size"], entry["size"].integer(at_least=1)))
+
+
+def _size(field: Field) -> int:
+    """The slice size: a text in an annotation, a number in a workload."""
+    if isinstance(field.value, str) and re.fullmatch(r"\+?[0-9]{1,12}", field.value):
+        return _bounded(field, int(field.value))
+    if isinstance(field.value, str):
+        raise field.error("a whole number >= 1")
+    return _bounded(field, field.integer(at_least=1))
+
+
+def _bounded(field: Field, size: int) -> int:
+    if not 1 <= size <= MAX_SIZE:
+        raise field.error(f"a whole number from 1 to {MAX_SIZE}", found=shown(size))
+    return size
+
+
+def _label(field: Field) -> str:
+    text = field.text()
+    if len(text) > 317 or not _LABEL.fullmatch(text):
+        raise field.error("a node label such as cloud.provider.com/topology-rack")
+    return text
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Jobs from Kubernetes manifests, and the choice between these, Slurm's options and the project's own JSON.
+# --------------------------------------------------------------------------------------------------------------------
+
+
+KINDS = ("Job", "JobSet", "Deployment", "StatefulSet", "Workload", "Pod")
+TRIED = (
+    f"a Kubernetes {', '.join(KINDS[:-1])} or {KINDS[-1]}, a batch script with #SBATCH lines or an sbatch option line, "
+    "the project's own JSON (name, pods, gpus_per_pod, ...)"
+)
+MAX_SECONDS_LABEL = "kueue.x-k8s.io/max-exec-time-seconds"
+PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
+GROUP_NAME = "kueue.x-k8s.io/pod-group-name"
+GROUP_SIZE = "kueue.x-k8s.io/pod-group-total-count"
+SYSTEM_PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
+Objects = Mapping[str, Sequence[Field]]
+Templates = list[tuple[Field, PodSet]]  # a pod template, or the pod itself, and what it asks for
+
+
+def read_jobs(where: str, text: str, gpu_resource: str) -> list[JobRequest]:
+    """The jobs of a text, unchecked; `InputError` says what was tried if it is of no known format."""
+    if sbatch.is_sbatch(text):
+        return [sbatch.read_sbatch(where, text)]
+    objects, jobs = [], []
+    for document in read_documents(where, text):
+        if is_object(document):
+            objects.append(document)
+        elif isinstance(document.value, dict) and ("pods" in document.value or "gpus" in document.value):
+            jobs.append(read_own(document))
+        else:
+            raise InputError(where, "", "an unknown format", f"one of: {TRIED}")
+    by_kind = objects_by_kind(objects)
+    jobs += _manifests(by_kind, gpu_resource)
+    if not jobs:
+        kinds = sorted({document["kind"].text() for document in objects})
+        raise InputError(where, "", f"no job in {kinds}" if kinds else "nothing", f"one of: {TRIED}")
+    return jobs
+
+
+def _manifests(objects: Objects, gpu_resource: str) -> list[JobRequest]:
+    jobs = []
+    for kind, templates_of in READERS.items():
+        for item in objects.get(kind, ()):
+            named = _named(item, kind)
+            misplaced(named["metadata"])
+            jobs.append(_job(named, templates_of(named, gpu_resource), objects, kind in SERVICES))
+    groups = _pod_groups(objects.get("Pod", ()))
+    return jobs + [_job(group[0], _of_pods(group, gpu_resource), objects, serves=False) for group in groups]
+
+
+def _named(item: Field, kind: str) -> Field:
+    return item.named(f"{kind} {item['metadata']['name'].text()}")
+
+
+def _of_job(job: Field, gpu_resource: str) -> Templates:
+    return [_template("main", _parallel(job["spec"]), job["spec"]["template"], gpu_resource)]
+
+
+def _parallel(spec: Field) -> int:
+    """Pods of a batch Job that run together."""
+    parallelism = spec["parallelism"].integer(1, at_least=1)
+    return min(parallelism, spec["completions"].integer(parallelism, at_least=1))
+
+
+def _of_job_set(job_set: Field, gpu_resource: str) -> Templates:
+    templates = []
+    for entry in job_set["spec"]["replicatedJobs"]:
+        spec = entry["template"]["spec"]
+        count = entry["replicas"].integer(1, at_least=1) * _parallel(spec)
+        templates.append(_template(entry["name"].text(), count, spec["template"], gpu_resource))
+    if not templates:
+        raise job_set["spec"]["replicatedJobs"].error("at least one replicated job")
+    return templates
+
+
+def _of_service(service: Field, gpu_resource: str) -> Templates:
+    replicas = service["spec"]["replicas"].integer(1, at_least=1)
+    return [_template("main", replicas, service["spec"]["template"], gpu_resource)]
+
+
+def _of_workload(workload: Field, gpu_resource: str) -> Templates:
+    templates = []
+    for entry in workload["spec"]["podSets"]:
+        count, asked = entry["count"].integer(1, at_least=0), entry["topologyRequest"]
+        request = requested(asked) if asked.present else None
+        if count:  # Kueue skips pod sets without pods
+            templates.append(_template(entry["name"].text("main"), count, entry["template"], gpu_resource, request))
+    if not templates:
+        raise workload["spec"]["podSets"].error("at least one pod set with pods")
+    return templates
+
+
+READERS = {
+    "Job": _of_job,
+    "JobSet": _of_job_set,
+    "Deployment": _of_service,
+    "StatefulSet": _of_service,
+    "Workload": _of_workload,
+}
+SERVICES = ("Deployment", "StatefulSet")  # their pods can be restarted one by one
+
+
+def _pod_groups(pods: Sequence[Field]) -> list[list[Field]]:
+    """Pods by themselves, or joined by Kueue's label for pod groups."""
+    groups: dict[tuple[str, str, bool], list[Field]] = {}
+    for item in pods:
+        meta = item["metadata"]
+        group = meta["labels"].texts().get(GROUP_NAME, "")
+        key = meta["namespace"].text("default"), group or meta["name"].text(), bool(group)
+        groups.setdefault(key, []).append(_named(item, "Pod"))
+    return list(groups.values())
+
+
+def _of_pods(members: list[Field], gpu_resource: str) -> Templates:
+    """The pod sets of a group: equal pods make one. If all that there are are equal, those still to come are too."""
+    roles: Templates = []
+    counts: list[int] = []
+    for pod in members:
+        own = _template("main", 1, pod, gpu_resource)[1]
+        role = next((number for number, (_, known) in enumerate(roles) if known == own), len(roles))
+        if role == len(roles):
+            roles.append((pod, own))
+            counts.append(0)
+        counts[role] += 1
+    size = members[0]["metadata"]["annotations"][GROUP_SIZE]
+    total = _count(size) if size.present else len(members)
+    if len(members) > total or (len(roles) > 1 and len(members) < total):
+        raise size.error(f"the number of pods given, {len(members)}")
+    if len(roles) == 1:
+        return [(roles[0][0], replace(roles[0][1], pods=total))]
+    named = enumerate(zip(roles, counts, strict=True))
+    return [(pod, replace(own, name=f"main-{number}", pods=count)) for number, ((pod, own), count) in named]
+
+
+def _template(
+    name: str, count: int, template: Field, gpu_resource: str, request: Request | None = None
+) -> tuple[Field, PodSet]:
+    """A pod template and its pod set; without a given request, the annotations say what it asks for."""
+    asked, spec = request or annotated(template["metadata"]), template["spec"]
+    demand = pod_demand(spec, gpu_resource)
+    return template, PodSet(
+        name=name,
+        pods=count,
+        gpus_per_pod=demand.gpus,
+        cpu=demand.cpu,
+        memory=demand.memory,
+        mode=asked.mode,
+        level=asked.level,
+        slices=asked.slices,
+        group=asked.group,
+        node_selector=spec["nodeSelector"].texts(),
+        tolerations=read_tolerations(spec),
+    )
+
+
+def _job(item: Field, templates: Templates, objects: Objects, serves: bool) -> JobRequest:
+    meta, spec, first = item["metadata"], item["spec"], templates[0][0]
+    labels = meta["labels"].texts()
+    priority, notes = _priority(item, first["spec"], objects)
+    limits = (spec["activeDeadlineSeconds"], spec["maximumExecutionTimeSeconds"], meta["labels"][MAX_SECONDS_LABEL])
+    limit = next((limit for limit in (*limits, first["spec"]["activeDeadlineSeconds"]) if limit.present), None)
+    return JobRequest(
+        name=labels.get(GROUP_NAME) or meta["name"].text(),
+        pod_sets=tuple(pods for _, pods in templates),
+        namespace=meta["namespace"].text("default"),
+        uid=meta["uid"].text(""),
+        gang=labels.get(GROUP_NAME, ""),
+        queue=spec["queueName"].text(labels.get(QUEUE_LABEL, ""), empty=True),
+        priority=priority,
+        estimate=None if limit is None else _count(limit) / 3600,
+        preemptible=not serves,
+        movable=serves and all(pods.mode == Mode.UNCONSTRAINED and not pods.slices for _, pods in templates),
+        notes=notes,
+    )
+
+
+def _count(field: Field) -> int:
+    """A whole number >= 1, also as the text that labels and annotations hold."""
+    if isinstance(field.value, str) and field.value.isascii() and field.value.isdigit() and len(field.value) < 10:
+        return Field(field.where, int(field.value), field.path).integer(at_least=1)
+    return field.integer(at_least=1)
+
+
+def _priority(item: Field, pod: Field, objects: Objects) -> tuple[int, tuple[str, ...]]:
+    """The priority, and a note if only the name of an unknown class is there.
+
+    Kueue's own class on the job goes before the pods' class. Numbers are in the file only where an admission
+    controller has put them, or if the class itself is.
+    """
+    spec = item["spec"]
+    if spec["priority"].present:  # of a workload, or of a pod
+        return spec["priority"].integer(), ()
+    own = item["metadata"]["labels"].texts().get(PRIORITY_LABEL, "") or spec["priorityClassRef"]["name"].text("")
+    name = own or spec["priorityClassName"].text("", empty=True) or pod["priorityClassName"].text("", empty=True)
+    kinds = ("WorkloadPriorityClass",) if own else ("PriorityClass", "WorkloadPriorityClass")
+    if pod["priority"].present and not own:
+        return pod["priority"].integer(), ()
+    for known in (known for kind in kinds for known in objects.get(kind, ())):
+        if known["metadata"]["name"].value == name:
+            return known["value"].integer(), ()
+    if name and name not in SYSTEM_PRIORITIES:
+        return 0, (f"priority class {name} is not in the file: priority 0",)
+    return SYSTEM_PRIORITIES.get(name, 0), ()

@@ -1,1 +1,0 @@
-"""Readers of the formats in which clusters and jobs come; one file per source."""

@@ -1,0 +1,1 @@
+"""The data of the engine: clusters, jobs, settings and answers."""

@@ -1,0 +1,161 @@
+"""The Gymnasium environment: a batch of one, with no logic of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from nvlenv import register_envs
+from nvlenv.common.errors import InputError
+from nvlenv.envs.batch import Batch
+from nvlenv.envs.render import draw_ansi, draw_rgb
+from nvlenv.envs.reward import TERMS
+from nvlenv.envs.scenario import Scenario, load_scenario
+from nvlenv.policies.observation import CLUSTER_FEATURES, JOB_FEATURES, RACK_FEATURES, Feature
+from nvlenv.simulator.decision import ActionLayout, Decision
+
+Observation = dict[str, NDArray[np.float32]]
+
+
+def _box(features: tuple[Feature, ...], *leading: int) -> spaces.Box:
+    low, high = np.array([f.range for f in features], np.float32).T
+    shape = (*leading, len(features))
+    return spaces.Box(np.broadcast_to(low, shape).copy(), np.broadcast_to(high, shape).copy(), dtype=np.float32)
+
+
+def observation_space(racks: int) -> spaces.Dict:
+    """Bounds and shapes as the feature schema says."""
+    return spaces.Dict(
+        {"racks": _box(RACK_FEATURES, racks), "job": _box(JOB_FEATURES), "cluster": _box(CLUSTER_FEATURES)}
+    )
+
+
+def action_space(racks: int) -> spaces.Discrete:
+    return spaces.Discrete(ActionLayout(racks).size)
+
+
+class NVL72Env(gym.Env[dict[str, Any], np.int64]):
+    """Place jobs on the racks of an NVL72 cluster so that it does not fragment.
+
+    Time jumps from event to event (arrivals, completions, failures). At each, the waiting jobs are looked at in queue
+    order, and every job for which something can be decided becomes one step of this environment. No simulated time
+    passes inside a decision; a job of k slices takes k of them.
+
+    Observation: a dict of float32 arrays, all values in [-1, 1]
+        racks    (R, 27)  one row per rack: free, whole and part-used nodes, what placing here would break, drain time
+                          by estimates, cost of opening it, whether it is kept for another job
+        job      (24,)    the job at hand: size, what is left to place, mode, estimate, wait, whom it would delay
+        cluster  (19,)    free slots, queue, the job that racks are kept for
+        `nvlenv.policies.observation` lists every feature with its range and meaning.
+
+    Actions: Discrete(2 R + 2), masked; an illegal one counts as `hold` and is reported in info["illegal"]
+        0 .. R-1      place[r]  put the next slice (or as much as fits, if the job must spread) on rack r
+        R .. 2R-1     open[r]   evict or move the cheapest jobs that free a slice in rack r, and put it there
+        2R            fill      put all pods of an unconstrained or spread job into the tightest holes
+        2R + 1        hold      let the job wait until capacity next grows
+        `action_masks()` and info["action_mask"] (2R + 2,) bool say which are legal.
+
+    Reward: minus weighted waiting, slowdown and lost GPU-hours per GPU of the cluster since the last decision, less
+        what the pooled twin paid in that time (`nvlenv.envs.reward`); the terms are in info["reward_terms"].
+
+    End: never terminated; truncated at the first decision in the last twentieth of the scenario's episode.
+
+    Parameters
+    ----------
+    scenario : name of a shipped scenario, path of a YAML file, or a `Scenario`.
+    overrides : dotted settings such as "workload.load=0.9".
+    render_mode : "ansi" (text) or "rgb_array" (H, W, 3) uint8.
+
+    Example
+    -------
+    >>> env = gym.make("nvlenv/NVL72-v0", scenario="lab-16")
+    >>> observation, info = env.reset(seed=1)
+    >>> first_legal = np.flatnonzero(info["action_mask"])[0]
+    >>> observation, reward, terminated, truncated, info = env.step(first_legal)
+    >>> sorted(info["reward_terms"])
+    ['lost', 'slowdown', 'twin', 'waiting']
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012
+
+    def __init__(
+        self,
+        scenario: str | Path | Scenario = "lab-16",
+        overrides: tuple[str, ...] = (),
+        render_mode: str | None = None,
+    ) -> None:
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise InputError("NVL72Env", "render_mode", repr(render_mode), f"one of {self.metadata['render_modes']}")
+        self.render_mode = render_mode
+        self.scenario = scenario if isinstance(scenario, Scenario) else load_scenario(scenario, overrides)
+        self.layout = ActionLayout(self.scenario.cluster_spec().racks)
+        self.observation_space = observation_space(self.layout.racks)
+        self.action_space = action_space(self.layout.racks)
+        self._batch: Batch | None = None
+
+    @property
+    def batch(self) -> Batch:
+        if self._batch is None:
+            raise gym.error.ResetNeeded("call reset() before anything else")
+        return self._batch
+
+    @property
+    def decision(self) -> Decision:
+        """The decision at hand, for policies that look at the cluster itself."""
+        return Decision(self.batch.view(0), self.batch.mask[0], self.layout)
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """(2R + 2,) True where an action is legal."""
+        return np.array(self.batch.mask[0])
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Draw a new episode. The same seed gives the same one; without a seed the next one of the stream follows."""
+        super().reset(seed=seed)
+        if self._batch is None or seed is not None:
+            root = np.random.SeedSequence(seed if seed is not None else int(self.np_random.integers(2**63)))
+            if self._batch is None:
+                self._batch = Batch(self.scenario, 1, root)
+            else:
+                self._batch.reseed(0, root.spawn(1)[0])
+                self._batch.reset(0)
+        else:
+            self._batch.reset(0)
+        self._batch.terms[0] = 0.0
+        return self._observation(), self._info(illegal=False)
+
+    def step(self, action: np.int64 | int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        batch = self.batch
+        illegal = not (0 <= action < self.layout.size and batch.mask[0, action])
+        batch.step(np.array([action], np.int64))
+        return self._observation(), float(batch.reward[0]), False, bool(batch.done[0]), self._info(illegal)
+
+    def render(self) -> Any:
+        if self.render_mode == "ansi":
+            return draw_ansi(self.batch.view(0), self.scenario.class_names())
+        if self.render_mode == "rgb_array":
+            return draw_rgb(self.batch.view(0), names=self.scenario.class_names())
+        return None
+
+    def _observation(self) -> Observation:
+        b = self.batch
+        return {"racks": b.racks[0].copy(), "job": b.job[0].copy(), "cluster": b.cluster[0].copy()}
+
+    def _info(self, illegal: bool) -> dict[str, Any]:
+        b = self.batch
+        terms = dict(zip(TERMS, b.terms[0].tolist(), strict=True))
+        return {
+            "action_mask": self.action_masks(),
+            "reward_terms": terms,
+            "hour": float(b.sim.clock["now"][0, 0]),
+            "illegal": illegal,
+        }
+
+
+register_envs()

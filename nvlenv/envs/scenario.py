@@ -1,0 +1,310 @@
+"""A scenario: everything that configs/scenarios/*.yaml says about a cluster, its jobs, and what is counted.
+
+>>> scenario = load_scenario("lab-16", ["workload.load=0.9", "cluster.racks=8"])
+>>> episode = scenario.draw(np.random.SeedSequence(7))
+>>> episode.cluster.racks, episode.workload.class_names[-1]
+(8, 'hero')
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from nvlenv.cluster.failures import Failures, Verification, child_seeds, merge_events
+from nvlenv.cluster.topology import levels_to_rack, uniform_cluster
+from nvlenv.cluster.types import BoolArray, ClusterSpec, NodeEvents, QueueSpec, Workload
+from nvlenv.common.config import Count, Model, NonNegative, Positive, config_names, find_config, load_config
+from nvlenv.common.errors import InputError
+from nvlenv.simulator.load import Rules, load
+from nvlenv.simulator.state import Dims, Sim, allocate
+from nvlenv.workload.draw import check_config, class_weights, draw_workload, promise_warnings
+from nvlenv.workload.mix import SyntheticWorkload, WorkloadConfig
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One draw of a scenario: all that a simulator is filled with."""
+
+    cluster: ClusterSpec
+    workload: Workload
+    node_events: NodeEvents
+    queues: tuple[QueueSpec, ...]
+
+
+class ClusterConfig(Model):
+    """Racks of equal nodes; racks may hold fewer nodes, or have some of them cordoned from the start."""
+
+    racks: Count | tuple[Count, ...] = 16  # how many, or the nodes of each
+    blocks: Count = 1
+    nodes_per_rack: Count = 18
+    gpus_per_node: Count = 4
+    levels: tuple[str, ...] = ("block", "rack", "hostname")  # node labels, coarse to fine
+    nvlink_level: str | None = None  # the NVLink domain; None: the level before the last
+    nvlink: Positive = 900.0  # GB/s per GPU inside the NVLink domain
+    network: Positive = 50.0  # GB/s per GPU between racks
+    cordoned: Annotated[int, Field(ge=0)] | tuple[str, ...] = 0  # the last so many nodes of every rack, or node names
+
+    def spec(self) -> ClusterSpec:
+        """The cluster itself; raises `InputError` if the numbers do not fit together."""
+        if isinstance(self.racks, int):
+            sizes = (self.nodes_per_rack,) * self.racks
+        elif "nodes_per_rack" in self.model_fields_set:
+            raise InputError("cluster", "nodes_per_rack", self.nodes_per_rack, "nothing: racks lists the nodes of each")
+        else:
+            sizes = self.racks
+        levels = levels_to_rack(self.levels, self.nvlink_level)
+        spec = uniform_cluster(len(sizes), self.blocks, sizes, self.gpus_per_node, levels, self.nvlink, self.network)
+        return replace(spec, cordoned=self._cordoned(spec))
+
+    def _cordoned(self, spec: ClusterSpec) -> BoolArray:
+        if isinstance(self.cordoned, int):
+            size = np.bincount(spec.node_rack)
+            if self.cordoned >= size.min():
+                expected = f"less than the {size.min()} nodes of the smallest rack"
+                raise InputError("cluster", "cordoned", self.cordoned, expected)
+            position = np.arange(spec.nodes) - np.searchsorted(spec.node_rack, spec.node_rack)
+            return np.asarray(position >= size[spec.node_rack] - self.cordoned)
+        unknown = [name for name in self.cordoned if name not in spec.node_names]
+        if unknown:
+            expected = f"node names like {spec.node_names[0]} ... {spec.node_names[-1]}"
+            raise InputError("cluster", "cordoned", repr(unknown[0]), expected)
+        return np.isin(spec.node_names, self.cordoned)
+
+
+class QueueConfig(Model):
+    """One ClusterQueue, in Kueue's words."""
+
+    name: str = Field(min_length=1)
+    nominal: Annotated[int, Field(ge=0)] | None = None  # GPUs; None: the whole cluster
+    cohort: str = ""  # queues of one cohort lend each other what they do not use
+    borrowing_limit: Annotated[int, Field(ge=0)] | None = None  # GPUs above nominal; None: what the cohort has
+    order: Literal["StrictFIFO", "BestEffortFIFO"] = "BestEffortFIFO"
+
+    @model_validator(mode="after")
+    def _borrows_from_somebody(self) -> Self:
+        if self.borrowing_limit is not None and not self.cohort:
+            raise InputError("queue", "borrowing_limit", self.borrowing_limit, "a cohort to borrow from")
+        return self
+
+
+class EpisodeConfig(Model):
+    """The window that is simulated, from an empty cluster on."""
+
+    hours: Positive = 336.0
+    warmup_hours: NonNegative = 0.0  # at the start of those hours, left out of what evaluation counts
+    sample_every_hours: Positive = 1.0  # of the time series
+
+    @model_validator(mode="after")
+    def _something_is_left(self) -> Self:
+        if self.warmup_hours >= self.hours:
+            raise InputError("episode", "warmup_hours", self.warmup_hours, f"less than the {self.hours:g} hours in all")
+        return self
+
+
+class RewardConfig(Model):
+    """Weights of the cost terms; all are GPU-hours per GPU of the cluster."""
+
+    waiting: NonNegative = 1.0  # each job's by the weight of its class
+    slowdown: NonNegative = 1.0  # running jobs whose placement is worse than the ideal shape
+    lost: NonNegative = 1.0  # work lost to evictions and failures
+    paired: bool = True  # less the cost of the pooled cluster on the same jobs
+    scale: Positive = 1.0  # of the sum
+
+    @property
+    def terms(self) -> dict[str, float]:
+        """Name -> weight of every cost term."""
+        return {"waiting": self.waiting, "slowdown": self.slowdown, "lost": self.lost}
+
+
+class Scenario(Model):
+    """A cluster, its jobs and the rules between them; frozen, and checked as a whole when it is made."""
+
+    name: str = Field(min_length=1)
+    description: str = ""
+    cluster: ClusterConfig = ClusterConfig()
+    workload: WorkloadConfig = SyntheticWorkload()
+    queues: tuple[QueueConfig, ...] = Field((QueueConfig(name="default"),), min_length=1)
+    collective: Literal["recursive-doubling", "ring", "hierarchical"] = "recursive-doubling"
+    actions: tuple[Literal["open", "fill", "hold"], ...] = ("open", "fill", "hold")  # besides place
+    max_evictions_per_job: int = Field(3, ge=0)
+    hero_share: float = Field(0.25, gt=0, le=1)  # a job that asks for this share of the cluster is a hero
+    slice_nodes: Count = 16  # the slice that metrics and reservations speak about
+    episode: EpisodeConfig = EpisodeConfig()
+    reward: RewardConfig = RewardConfig()
+    failures: Failures | None = None  # None: nothing ever fails
+    verification: Verification | None = None  # None: no verification pods
+
+    @model_validator(mode="before")
+    @classmethod
+    def _synthetic_unless_said(cls, data: Any) -> Any:
+        workload = data.get("workload") if isinstance(data, dict) else None
+        if isinstance(workload, dict) and "kind" not in workload:
+            return {**data, "workload": {"kind": "synthetic", **workload}}
+        return data
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        cluster = self._cluster
+        names = [queue.name for queue in self.queues]
+        if len(set(names)) < len(names):
+            raise InputError("queues", "", names, "distinct names")
+        if isinstance(self.workload, SyntheticWorkload):  # a trace is checked when it is read
+            for job_class in self.workload.classes:
+                if job_class.queue not in names:
+                    field = f"classes.{job_class.name}.queue"
+                    raise InputError("workload", field, repr(job_class.queue), f"one of the queues {names}")
+            check_config(self.workload, cluster)
+            for line in promise_warnings(self.workload.classes, cluster):
+                warnings.warn(line, stacklevel=2)
+        if self.failures is not None:
+            self.failures.check(cluster)
+        return self
+
+    @cached_property
+    def _cluster(self) -> ClusterSpec:
+        return self.cluster.spec()
+
+    def cluster_spec(self) -> ClusterSpec:
+        return self._cluster
+
+    def queue_specs(self) -> tuple[QueueSpec, ...]:
+        return tuple(
+            QueueSpec(
+                name=queue.name,
+                nominal=self._cluster.gpus if queue.nominal is None else queue.nominal,
+                cohort=queue.cohort,
+                borrowing_limit=-1 if queue.borrowing_limit is None else queue.borrowing_limit,
+                strict=queue.order == "StrictFIFO",
+            )
+            for queue in self.queues
+        )
+
+    def class_weights(self) -> tuple[float, ...]:
+        """Cost of a waiting GPU-hour of each class, in the order of the workload's `class_names`."""
+        return tuple(class_weights(self.workload, self._cluster).values())
+
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the job classes, in the same order."""
+        return tuple(class_weights(self.workload, self._cluster))
+
+    def draw(self, seed: np.random.SeedSequence) -> Episode:
+        """One episode: the same seed gives the same one, and leaves the seed as it was.
+
+        Jobs, failures and verification pods have streams of their own, so that the jobs stay the same when failures are
+        turned on. Generated jobs are submitted during the whole episode, unless the workload says how many or how long.
+
+        Raises `InputError` for a trace that cannot be read or does not fit the scenario.
+        """
+        job_seed, failure_seed, verification_seed = child_seeds(seed, 3)
+        cluster, hours = self._cluster, self.episode.hours
+        streams = []
+        if self.failures is not None:
+            streams.append(self.failures.draw(cluster, hours, failure_seed))
+        if self.verification is not None:
+            streams.append(self.verification.draw(cluster, hours, verification_seed))
+        return Episode(cluster, self._jobs(job_seed), merge_events(streams), self.queue_specs())
+
+    def _jobs(self, seed: np.random.SeedSequence) -> Workload:
+        config = self.workload
+        if isinstance(config, SyntheticWorkload) and config.jobs is None and config.hours is None:
+            config = config.model_copy(update={"hours": self.episode.hours})
+        jobs = draw_workload(config, self._cluster, seed)
+        names = tuple(queue.name for queue in self.queues)
+        for name in jobs.queue_names:
+            if name not in names:
+                raise InputError(jobs.source, "queue", repr(name), f"one of the scenario's queues {list(names)}")
+        number = np.array([names.index(name) for name in jobs.queue_names], np.int32)
+        return replace(jobs, queue=number[jobs.queue], queue_names=names)
+
+    def digest(self) -> str:
+        """SHA-256 of all settings, defaults included: equal for files that mean the same."""
+        canonical = json.dumps(self.model_dump(), sort_keys=True, separators=(",", ":"), default=str)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def load_scenario(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Scenario:
+    """Read a scenario: a shipped one by its name ("lab-16"), or a YAML file by its path.
+
+    `overrides` such as "workload.load=0.9" or "workload.classes.hero.weight=8" have values in YAML.
+    Raises `InputError` for the first mistake: file, field, what was found, what was expected.
+    """
+    path = find_config("scenarios", path_or_name)
+    return load_config(Scenario, path, overrides, defaults={"name": path.stem})
+
+
+def scenario_names() -> list[str]:
+    """Names of the shipped scenarios."""
+    return config_names("scenarios")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# An episode goes into a simulator: settings and array sizes.
+# --------------------------------------------------------------------------------------------------------------------
+
+
+MOSTLY_FILLED = 0.9  # a workload whose submits reach so far into the window fills it
+
+
+def horizon_of(scenario: Scenario, episode: Episode) -> float:
+    """When the window ends: after the scenario's hours, or with the last submit of a much shorter trace."""
+    last = float(episode.workload.submit[-1]) if len(episode.workload) else 0.0
+    return last if 0 < last < MOSTLY_FILLED * scenario.episode.hours else scenario.episode.hours
+
+
+def warmup_of(scenario: Scenario, episode: Episode) -> float:
+    """When counting starts: the scenario's warm-up, and the same share of a shorter window."""
+    return scenario.episode.warmup_hours * horizon_of(scenario, episode) / scenario.episode.hours
+
+
+def rules_of(scenario: Scenario, episode: Episode) -> Rules:
+    """The simulator's settings that a scenario asks for."""
+    return Rules(
+        horizon=horizon_of(scenario, episode),
+        measure_from=warmup_of(scenario, episode),
+        sample_every=scenario.episode.sample_every_hours,
+        collective=scenario.collective,
+        slice_nodes=scenario.slice_nodes,
+        hero_share=scenario.hero_share,
+        max_evictions=scenario.max_evictions_per_job,
+        allow_open="open" in scenario.actions,
+        allow_fill="fill" in scenario.actions,
+        allow_hold="hold" in scenario.actions,
+        verify_counted=scenario.verification is not None and scenario.verification.counted,
+    )
+
+
+def dims_of(scenario: Scenario, episode: Episode, samples: int = 0) -> Dims:
+    """The arrays that one episode needs."""
+    jobs, classes = len(episode.workload), len(episode.workload.class_names)
+    return Dims.of(episode.cluster, jobs, len(episode.queues), classes, len(episode.node_events.time), samples)
+
+
+def load_episode(sim: Sim, scenario: Scenario, episode: Episode) -> None:
+    """Fill one simulator (a view) with an episode, the clock at 0."""
+    load(
+        sim,
+        episode.cluster,
+        episode.workload,
+        rules_of(scenario, episode),
+        scenario.class_weights(),
+        episode.queues,
+        episode.node_events,
+    )
+
+
+def prepare(scenario: Scenario, episode: Episode, sample: bool = True) -> Sim:
+    """A simulator filled with an episode; with `sample`, the time series of the whole window are kept."""
+    rows = int(scenario.episode.hours / scenario.episode.sample_every_hours) + 1 if sample else 0
+    sim = Sim(*(array[0] for array in allocate(1, dims_of(scenario, episode, rows))))
+    load_episode(sim, scenario, episode)
+    return sim

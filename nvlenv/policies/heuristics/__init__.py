@@ -1,0 +1,1 @@
+"""Heuristics composed by name: one packing rule and any modifiers."""

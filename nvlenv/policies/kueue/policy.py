@@ -1,0 +1,159 @@
+"""Kueue's Topology Aware Scheduling as a policy of the simulator, under the name "kueue-tas".
+
+What a job asks of Kueue follows from its mode (the level is that of its promise, by default the rack):
+
+    unconstrained         podset-unconstrained-topology
+    preferred             podset-preferred-topology: level
+    required, one slice   podset-required-topology: level
+    required, k slices    podset-slice-required-topology: level, with podset-slice-size
+
+Gates are Kueue's defaults: BestFit for required and preferred, LeastFreeCapacity for the others. Kueue has no hold, no
+reservation and no way to open racks for their shape; it never lets a job wait that it could place, and neither does
+this policy.
+
+Playing an episode by itself it binds every pod to the node that Kueue chooses. Asked decision by decision, it plans
+the whole job when it comes up and then names the racks of that plan one after another; inside a rack the simulator
+chooses the nodes. Where no action says what Kueue would do (LeastFreeCapacity scatters pods over the fullest nodes of
+many racks), it takes the nearest legal one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nvlenv.cluster.types import Mode as JobMode
+from nvlenv.common.kernel import kernel
+from nvlenv.policies.kueue_tas import (
+    HOSTNAME,
+    Failure,
+    Layer,
+    Mode,
+    Node,
+    PodSet,
+    Snapshot,
+    TopologyRequest,
+)
+from nvlenv.policies.resolver import KUEUE
+from nvlenv.simulator.decision import Action, Decision
+from nvlenv.simulator.events import start
+from nvlenv.simulator.occupancy import occupy
+from nvlenv.simulator.state import Sim
+from nvlenv.simulator.step import advance, step
+
+GPU, PODS, MANY_PODS = "gpu", "pods", 1_000_000
+
+
+class KueuePolicy:
+    """Places whole jobs by Kueue's algorithm. One object may serve any number of simulators."""
+
+    name = KUEUE
+
+    def __init__(self) -> None:
+        self._plans: dict[int, tuple[int, dict[int, int]]] = {}  # simulator -> the job's turn, pods still to go by rack
+
+    def __call__(self, decision: Decision) -> Action:
+        """The next rack of the plan for the job at hand."""
+        sim, layout = decision.sim, decision.layout
+        legal = np.flatnonzero(decision.mask[: layout.racks])
+        if len(legal) == 0:
+            return layout.hold
+        where, turn = sim.clock.ctypes.data, int(sim.clock[0]["decisions"])
+        planned_turn, plan = self._plans.get(where, (-1, {}))
+        if turn != planned_turn or not any(decision.mask[rack] for rack in plan):
+            plan = rack_counts(sim, Ground(sim).place(sim))
+            self._plans[where] = turn, plan
+        racks = [rack for rack in plan if decision.mask[rack]]
+        if not racks:
+            return layout.fill if decision.mask[layout.fill] else int(legal[0])
+        rack = max(racks, key=lambda r: (plan[r], -r))
+        plan[rack] -= min(int(sim.clock[0]["pods_left"]), int(sim.cap[rack, _pod_gpus(sim)]))
+        if plan[rack] <= 0:
+            del plan[rack]
+        return layout.place(rack)
+
+    def play(self, sim: Sim) -> None:
+        """Play an episode to its end, every pod on the node that Kueue chooses."""
+        ground, racks = Ground(sim), len(sim.racks)
+        alive = advance(sim)
+        while alive:
+            counts = ground.place(sim) if sim.mask[:racks].any() else {}
+            if counts:
+                alive = _bind(sim, np.array(list(counts), np.int32), np.array(list(counts.values()), np.int32))
+            else:
+                alive = step(sim, 2 * racks + 1)
+
+
+class Ground:
+    """The nodes of a simulator as Kueue sees them. Names are zero-padded, so that their order is that of numbers.
+
+    Kueue leaves out blocked nodes; here they stay with nothing free, which is the same to every placement.
+    """
+
+    def __init__(self, sim: Sim) -> None:
+        heights = sim.ancestors.shape[1] - 1  # the topmost domain is the whole cluster, for which Kueue has no level
+        self.levels = tuple(_level(height) for height in reversed(range(heights)))
+        self._names = {
+            f"{node:07d}": node for rack in sim.racks for node in range(int(rack["node0"]), int(rack["node1"]))
+        }
+        self._snapshot = Snapshot((*self.levels, HOSTNAME), [self._node(sim, name) for name in self._names])
+        self._nodes = [self._names[leaf.path[-1]] for leaf in self._snapshot.tree.leaves]  # in Kueue's order
+
+    def place(self, sim: Sim) -> dict[int, int]:
+        """Pods of the rest of the job at hand by node; empty if Kueue would let it wait."""
+        free = np.where(sim.nodes["blocked"] == 0, sim.nodes["free"], 0)[self._nodes].tolist()
+        self._snapshot.free = [{GPU: gpus, PODS: MANY_PODS} for gpus in free]
+        job, c = sim.jobs[sim.clock[0]["current"]], sim.clock[0]
+        count = int(c["units_left"] - 1) * int(job["unit_pods"]) + int(c["pods_left"])
+        podset = PodSet("job", count, {GPU: int(job["pod_gpus"])}, request_of(job, len(self.levels)))
+        placed = self._snapshot.assign([podset])["job"]
+        if isinstance(placed, Failure):
+            return {}
+        return {self._names[path[-1]]: pods for path, pods in placed.domains}
+
+    def _node(self, sim: Sim, name: str) -> Node:
+        domains = sim.ancestors[sim.nodes["rack"][self._names[name]]]
+        labels = {level: f"{domain:07d}" for level, domain in zip(reversed(self.levels), domains, strict=False)}
+        return Node(name, {**labels, HOSTNAME: name}, {})
+
+
+def request_of(job: np.void, levels: int) -> TopologyRequest:
+    """The topology request of a job (a row of `Sim.jobs`) on so many levels above the node.
+
+    A promise of the whole cluster, which has no level of its own, is none.
+    """
+    level = _level(int(job["height"]))
+    if job["mode"] == JobMode.UNCONSTRAINED or job["height"] >= levels:
+        return TopologyRequest(Mode.UNCONSTRAINED)
+    if job["mode"] == JobMode.PREFERRED:
+        return TopologyRequest(Mode.PREFERRED, level)
+    if job["units"] > 1:
+        return TopologyRequest(Mode.SLICE_ONLY, slices=(Layer(level, int(job["unit_pods"])),))
+    return TopologyRequest(Mode.REQUIRED, level)
+
+
+def rack_counts(sim: Sim, counts: dict[int, int]) -> dict[int, int]:
+    """Pods by rack from pods by node."""
+    racks: dict[int, int] = {}
+    for node, pods in counts.items():
+        rack = int(sim.nodes[node]["rack"])
+        racks[rack] = racks.get(rack, 0) + pods
+    return racks
+
+
+def _level(height: int) -> str:
+    return f"level-{height}"
+
+
+def _pod_gpus(sim: Sim) -> int:
+    return int(sim.jobs[sim.clock[0]["current"]]["pod_gpus"])
+
+
+@kernel
+def _bind(sim, nodes, pods):
+    """Start the job at hand with so many pods on each of these nodes. Returns False if no decision follows."""
+    j = sim.clock[0].current
+    for k in range(len(nodes)):
+        occupy(sim, j, nodes[k], pods[k] * sim.jobs[j].pod_gpus)
+    start(sim, j)
+    sim.clock[0].current = -1
+    return advance(sim)

@@ -1,0 +1,113 @@
+"""Sizes that fit a cluster: whole nodes, equal slices, and what the empty cluster can hold."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nvlenv.cluster.types import ClusterSpec, FloatArray, IntArray, Mode
+from nvlenv.common.errors import InputError
+from nvlenv.workload.mix import JobTraits
+
+
+def round_to_nodes(gpus: FloatArray, node: int) -> IntArray:
+    """Sizes as they are asked for on nodes of `node` GPUs: a power of two inside a node, whole nodes above.
+
+    3 of 4 would leave a GPU that nobody can use, and pods of a multi-node job take whole nodes. A share of a GPU
+    becomes one GPU.
+    """
+    whole = np.maximum(np.ceil(gpus), 1)
+    inside = np.minimum(np.exp2(np.ceil(np.log2(whole))), node)
+    return np.where(whole <= node, inside, np.ceil(whole / node) * node).astype(np.int32)
+
+
+def cut_slices(gpus: IntArray, slice_gpus: IntArray, pod: IntArray) -> tuple[IntArray, IntArray]:
+    """Cut jobs larger than a slice into the fewest equal slices of whole pods; slice 0 never cuts.
+
+    96 GPUs with slices of at most 64 become 2 slices of 48.
+
+    Returns
+    -------
+    gpus : (n,) with the pods that were added to make the slices equal.
+    slice_gpus : (n,) GPUs of one slice, 0 where the job is not cut.
+    """
+    count = np.where(slice_gpus > 0, -(-gpus // np.maximum(slice_gpus, 1)), 1)
+    size = -(-gpus // (count * pod)) * pod
+    return (count * size).astype(np.int32), np.where(count > 1, size, 0).astype(np.int32)
+
+
+class Room:
+    """What the nodes that take pods could hold if nothing else ran; cordoned nodes count for nothing."""
+
+    def __init__(self, cluster: ClusterSpec) -> None:
+        self.cluster = cluster
+        self.node_gpus = np.where(cluster.cordoned, 0, cluster.node_gpus)
+        self.gpus = int(self.node_gpus.sum())
+        self.node = int(self.node_gpus.max(initial=0))  # GPUs of the largest node
+        self._pods: dict[tuple[int, int], IntArray] = {}
+        if self.gpus == 0:
+            raise InputError("cluster", "cordoned", "no node that takes pods", "at least one")
+
+    def height(self, traits: JobTraits) -> int:
+        """Levels above the rack of a class's promise; raises `InputError` for an unknown level or a single node."""
+        if traits.level is None:
+            return 0
+        height = self.cluster.height_of(traits.level)
+        if height < 0:
+            self._refuse(traits, "level", repr(traits.level), "the level of the racks or a coarser one")
+        return height
+
+    def pods(self, height: int, pod: int) -> IntArray:
+        """(D,) pods of `pod` GPUs that each domain of that height could hold."""
+        if (height, pod) not in self._pods:
+            racks = self.cluster.node_rack
+            column = len(self.cluster.levels) - 2 - height
+            domains = racks if height == 0 else self.cluster.rack_parents[racks, column]
+            self._pods[height, pod] = np.bincount(domains, self.node_gpus // pod).astype(np.int32)
+        return self._pods[height, pod]
+
+    def check(self, traits: JobTraits) -> None:
+        """Raise `InputError` for a class whose pods or slices this cluster could never hold."""
+        pod = traits.gpus_per_pod or self.node
+        if pod > self.node:
+            self._refuse(traits, "gpus_per_pod", pod, f"at most {self.node}, the GPUs of the largest node")
+        height = self.height(traits)
+        if traits.slice_gpus % pod:
+            self._refuse(traits, "slice_gpus", traits.slice_gpus, f"a multiple of the pods of {pod} GPUs")
+        domain = int(self.pods(height, pod).max()) * pod
+        if traits.slice_gpus > domain:
+            self._refuse(traits, "slice_gpus", traits.slice_gpus, f"at most {domain}, what the largest domain can hold")
+
+    def check_size(self, traits: JobTraits, asked: int, gpus: int, pod: int, slice_gpus: int) -> None:
+        """Raise `InputError` for a size, `asked` for and cut to `gpus`, that is not whole pods or could never run."""
+        if asked % pod:
+            self._refuse(traits, "sizes", f"{asked} GPUs", f"a multiple of the pods of {pod} GPUs")
+        pods = self.pods(self.height(traits), pod)
+        piece = slice_gpus or gpus
+        alone = traits.placement is Mode.REQUIRED
+        room = int((pods // (piece // pod)).sum()) * piece if alone else int(pods.sum()) * pod
+        if room < gpus:
+            where = "one domain" if alone and not traits.slice_gpus else "the cluster"
+            expected = f"at most {self.largest(traits)}, what {where} could ever hold"
+            self._refuse(traits, "sizes", f"{gpus} GPUs", expected)
+
+    def largest(self, traits: JobTraits) -> int:
+        """GPUs up to which every job of this class, cut or not, could run."""
+        pod = traits.gpus_per_pod or self.node
+        pods = self.pods(self.height(traits), pod)
+        if traits.placement is not Mode.REQUIRED:
+            return int(pods.sum()) * pod
+        if traits.slice_gpus:
+            return int((pods // (traits.slice_gpus // pod)).sum()) * traits.slice_gpus
+        return int(pods.max()) * pod
+
+    def _refuse(self, traits: JobTraits, field: str, found: object, expected: str) -> NoReturn:
+        raise InputError("workload", f"{traits.name}.{field}", found, expected)
+
+
+def pod_of(traits: JobTraits, gpus: NDArray[np.integer], node: int) -> IntArray:
+    """(n,) GPUs of one pod: as the class says, else a whole node; never more than the job."""
+    pods: IntArray = np.minimum(gpus, traits.gpus_per_pod or node).astype(np.int32)
+    return pods

@@ -1,0 +1,159 @@
+"""A trace in memory: jobs as they were submitted to a real cluster, before they are mapped onto ours."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from nvlenv.cluster.types import FloatArray, IntArray
+from nvlenv.common.errors import InputError
+
+NO_USER = "-1"
+UNKNOWN = "unknown"
+BATCH_GAP_S = 60.0  # members of a sweep follow each other within seconds; restarts of a long job come much later
+
+
+class Job(NamedTuple):
+    """One job as a reader yields it; NaN stands for a number that the file does not give."""
+
+    submit_s: float  # any epoch; the trace starts at its first job
+    gpus: float  # all GPUs of the job; a share of one GPU is allowed
+    duration_s: float  # run time without the time in the queue
+    kind: str = UNKNOWN
+    user: str = NO_USER
+    status: str = UNKNOWN
+
+
+Entry = Job | str  # a job, or the reason for which a row of the file is none
+
+
+@dataclass(frozen=True)
+class TraceReport:
+    """What was read and what was left out."""
+
+    format: str
+    rows: int  # jobs, tasks or pods found in the file
+    kept: int
+    dropped: dict[str, int]  # reason -> rows
+    note: str = ""  # what to keep in mind about this format
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Jobs of one trace as a struct of arrays of length n, sorted by submit time (ties in the order of the file)."""
+
+    submit_s: FloatArray  # s since the first submit
+    gpus: FloatArray  # > 0, may be a fraction
+    duration_s: FloatArray  # > 0
+    kind: IntArray  # index into kind_names
+    user: IntArray  # index into user_names
+    status: IntArray  # index into status_names
+    kind_names: tuple[str, ...]
+    user_names: tuple[str, ...]  # "-1": the source does not say
+    status_names: tuple[str, ...]
+    source: str
+    source_gpus: int | None  # GPUs of the cluster that the trace comes from, if known
+    report: TraceReport
+
+    def __len__(self) -> int:
+        return len(self.submit_s)
+
+    @property
+    def span_s(self) -> float:
+        """Seconds from the first to the last submit."""
+        return float(self.submit_s[-1] - self.submit_s[0])
+
+    def offered_load(self, gpus: int) -> float:
+        """GPU-seconds asked for per GPU-second that `gpus` GPUs have over the span of the submits."""
+        work = float(np.dot(self.gpus, self.duration_s))
+        return work / (gpus * self.span_s) if self.span_s > 0 else math.inf
+
+    @cached_property
+    def batch(self) -> IntArray:
+        """Number of each job's batch: jobs of one user, kind and size that follow each other within a minute.
+
+        Where the users are unknown only jobs of the same second form a batch; else the whole trace would be one.
+        """
+        order = np.lexsort((self.submit_s, self.gpus, self.kind, self.user))
+        known = np.array([name != NO_USER for name in self.user_names])[self.user[order]]
+        gap = np.diff(self.submit_s[order], prepend=-np.inf)
+        new = gap > np.where(known, BATCH_GAP_S, 0.0)
+        for column in (self.user, self.kind, self.gpus):
+            new[1:] |= column[order][1:] != column[order][:-1]
+        numbers = np.empty(len(self), np.int32)
+        numbers[order] = np.cumsum(new) - 1
+        return numbers
+
+
+class _Names:
+    """Strings as small integers, numbered by first appearance."""
+
+    def __init__(self) -> None:
+        self.codes: dict[str, int] = {}
+        self.column = array("i")
+
+    def append(self, name: str) -> None:
+        self.column.append(self.codes.setdefault(name, len(self.codes)))
+
+    def take(self, order: IntArray) -> IntArray:
+        return np.frombuffer(self.column, np.int32)[order]
+
+
+def _flaw(job: Job) -> str | None:
+    """Why this job cannot be replayed."""
+    if not 0 < job.gpus < math.inf:
+        return "no GPUs"
+    if not math.isfinite(job.submit_s):
+        return "no submit time"
+    if not math.isfinite(job.duration_s):
+        return "no run time"
+    return None if job.duration_s > 0 else "zero or negative run time"
+
+
+def collect(path: Path, format_name: str, entries: Iterable[Entry], source_gpus: int | None, note: str) -> Trace:
+    """Gather what a reader yields into a `Trace`; memory grows with the kept jobs only.
+
+    Raises `InputError` if no job is left.
+    """
+    submit, gpus, duration = array("d"), array("d"), array("d")
+    kind, user, status = _Names(), _Names(), _Names()
+    dropped: Counter[str] = Counter()
+    for entry in entries:
+        reason = entry if isinstance(entry, str) else _flaw(entry)
+        if isinstance(entry, str) or reason:
+            dropped[str(reason)] += 1
+            continue
+        submit.append(entry.submit_s)
+        gpus.append(entry.gpus)
+        duration.append(entry.duration_s)
+        kind.append(entry.kind.lower() or UNKNOWN)
+        user.append(entry.user or NO_USER)
+        status.append(entry.status or UNKNOWN)
+    rows = len(submit) + dropped.total()
+    if not submit:
+        reasons = ", ".join(f"{reason}: {count}" for reason, count in dropped.most_common()) or "nothing in it"
+        raise InputError(path, f"format {format_name}", f"no job to replay in {rows} rows ({reasons})", "at least one")
+    times = np.frombuffer(submit, np.float64)
+    order = np.argsort(times, kind="stable").astype(np.int32)
+    return Trace(
+        submit_s=times[order] - times[order[0]],
+        gpus=np.frombuffer(gpus, np.float64)[order],
+        duration_s=np.frombuffer(duration, np.float64)[order],
+        kind=kind.take(order),
+        user=user.take(order),
+        status=status.take(order),
+        kind_names=tuple(kind.codes),
+        user_names=tuple(user.codes),
+        status_names=tuple(status.codes),
+        source=path.name,
+        source_gpus=source_gpus,
+        report=TraceReport(format_name, rows, len(submit), dict(dropped.most_common()), note),
+    )
