@@ -40,7 +40,7 @@ from nvlenv.common.files import write_text
 from nvlenv.envs.scenario import Scenario, prepare, scenario_names
 from nvlenv.policies.heuristics.rule import PACKINGS, parse_rule
 from nvlenv.policies.play import play
-from nvlenv.policies.resolver import BASELINES, UNTUNED, heuristic
+from nvlenv.policies.resolver import BASELINES, UNTUNED, resolve_policy
 
 SPLIT = "validation"
 FIRST = 4  # workloads of the first round
@@ -113,7 +113,7 @@ def costs_on(seed: np.random.SeedSequence, scenario: Scenario, names: Sequence[s
     costs = []
     for name in names:
         sim = prepare(scenario, episode, sample=False)
-        play(heuristic(name), sim)
+        play(resolve_policy(name), sim)
         costs.append(measure(sim, episode.workload.class_names)["cost"])
     return costs
 
