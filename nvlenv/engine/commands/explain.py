@@ -8,7 +8,7 @@ from nvlenv.engine.commands import common
 from nvlenv.engine.commands.place import describe_evictions
 from nvlenv.engine.formats.load import load_job
 from nvlenv.engine.model.answers import Placed, Refused
-from nvlenv.engine.model.jobs import JobRequest
+from nvlenv.engine.model.jobs import Job
 from nvlenv.engine.model.snapshot import ClusterSnapshot
 
 OTHERS = ("least-allocated", "best-fit", "best-fit+open")
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     return common.REFUSED if isinstance(answer, Refused) else 0
 
 
-def _other(arguments: argparse.Namespace, cluster: ClusterSnapshot, job: JobRequest, policy: str) -> Placed | Refused:
+def _other(arguments: argparse.Namespace, cluster: ClusterSnapshot, job: Job, policy: str) -> Placed | Refused:
     return common.make_engine(arguments, cluster, policy).place(job, dry_run=True)
 
 

@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         common.print_json(with_formats(cluster, answer))
     elif output == "table" or isinstance(answer, Refused):
         print(describe(answer))
-        report = cluster.unreachable_report(job.cpu, job.memory, job.gpus_per_pod)
+        report = cluster.unreachable_report(job.workers.cpu, job.workers.memory, job.workers.gpus_per_pod)
         if isinstance(answer, Refused) and report:
             print("\n" + "\n".join(report))
     elif output == "slurm":

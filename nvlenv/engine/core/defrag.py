@@ -1,7 +1,8 @@
 """Moves that free room for one more slice in a rack, at the least cost.
 
-Which jobs leave a rack is found by the simulator's own exact cover. What a job has there goes to one other rack
-together, so that its slices stay whole; only movable jobs, whose pods do not talk to each other, may be spread.
+Which jobs leave a rack is found by the simulator's own search for the cheapest victims. What a job has there goes to
+one other rack together, so that its slices stay whole; only movable jobs, whose pods do not talk to each other, may be
+spread.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nvlenv.common.errors import InputError
-from nvlenv.engine.core.book import Book
-from nvlenv.engine.core.live import Live, Row, hours_lost, swap
+from nvlenv.engine.core.book import Book, need_of
+from nvlenv.engine.core.evictions import move_gpus
+from nvlenv.engine.core.live import Live
+from nvlenv.engine.core.parts import Part
 from nvlenv.engine.model.answers import Binding, Clearing, Move
-from nvlenv.engine.model.snapshot import Pod
-from nvlenv.simulator.preemption import cheapest_victims
+from nvlenv.engine.model.jobs import Pod
+from nvlenv.simulator.preemption import CLEARABLE, FREE, TAKEN, cheapest_victims
 from nvlenv.simulator.state import Row as Scratch
 
 TRIED = 24  # racks whose moves are worked out in each round, the cheapest to clear first
-TAKEN, FREE, CLEARABLE = 0, 1, 2  # states of nodes in the cover
 OPENER = "defrag"  # a job that would use the slice; everything else is below it
 
 Moved = dict[str, tuple[Pod, ...]]  # job -> its pods where the moves so far have left them; the book has the others
@@ -33,7 +35,7 @@ def clearings(live: Live, book: Book, nodes: int, limit: int) -> tuple[Clearing,
     if not 1 <= nodes <= largest:
         raise InputError("defrag", "free-rack-of", nodes, f"1 to {largest}, the nodes of the largest rack")
     size = live.node_size
-    opener = live.add(OPENER, [Row(nodes * size, size, priority=2**30, queue=len(live.queues) - 1, estimate=1.0)])[0]
+    opener = live.add(OPENER, [Part(nodes * size, size, priority=2**30, queue=len(live.queues) - 1, estimate=1.0)])[0]
     found: list[Clearing] = []
     moved: Moved = {}
     while len(found) < limit:
@@ -70,7 +72,7 @@ def _cheapest(live: Live, book: Book, opener: int, nodes: int) -> list[tuple[int
 
 
 def _states(live: Live, book: Book) -> NDArray[np.int64]:
-    """(M,) what the cover may do with each node: pinned work makes it TAKEN.
+    """(M,) what may be done with each node: pinned work makes it TAKEN.
 
     So does a job on an overcommitted node, of which the arrays hold less than it has.
     """
@@ -78,8 +80,8 @@ def _states(live: Live, book: Book) -> NDArray[np.int64]:
     pinned = np.ones(len(sim.jobs) + 1, np.bool_)
     seated = np.bincount(sim.gpu_job[sim.gpu_job >= 0], minlength=len(sim.jobs))
     for name, rows in live.rows.items():
-        held = book.jobs.get(name)
-        pinned[rows] = held is None or not (held.job.movable or held.job.preemptible) or len(rows) > 1
+        job = book.jobs.get(name)
+        pinned[rows] = job is None or not (job.movable or job.preemptible) or len(rows) > 1
     pinned[:-1] |= seated != sim.jobs["gpus"]
     pinned[-1] = False  # GPUs without a job
     on_gpu = np.where(sim.gpu_job >= 0, sim.gpu_job, len(pinned) - 1).reshape(-1, size)
@@ -109,27 +111,27 @@ def _slots(live: Live, nodes: int) -> int:
 
 def _move(live: Live, book: Book, rack: int, row: int, nodes: int, moved: Moved) -> Move | None:
     """Move what a row has in a rack, whole if it can be, and note where its pods are then."""
-    held = book.jobs[live.name_of(row)]
+    job = book.jobs[live.name_of(row)]
     inside = {node: gpus for node, gpus in live.gpus_of(row).items() if live.spec.node_rack[node] == rack}
-    now = moved.get(held.job.id, held.job.pods)
+    now = moved.get(job.id, job.pods)
     going = [i for i, pod in enumerate(now) if pod.gpus and book.number(pod.node) in inside]
     pods, arrived = [now[i] for i in going], _arrived(book, moved)
     places = _together(live, book, rack, pods, nodes, arrived)
-    if places is None and held.job.movable:
+    if places is None and job.movable:
         places = _spread(live, book, rack, pods, nodes, arrived)
     if places is None:
         return None
-    cost = float(live.sim.jobs["gpus"][row]) * float(hours_lost(live.sim, row, not held.job.preemptible))
+    cost = live.work_lost(row, not job.preemptible)
     _carry_out(live, book, row, pods, places)
     to = {i: book.name(node) for i, node in zip(going, places, strict=True)}
-    moved[held.job.id] = tuple(replace(pod, node=to.get(i, pod.node)) for i, pod in enumerate(now))
+    moved[job.id] = tuple(replace(pod, node=to.get(i, pod.node)) for i, pod in enumerate(now))
     left = tuple(book.name(node) for node in inside)
-    return Move(held.job.id, sum(inside.values()), left, _bindings(live, book, pods, places), cost)
+    return Move(job.id, sum(inside.values()), left, _bindings(live, book, pods, places), cost)
 
 
 def _arrived(book: Book, moved: Moved) -> list[Pod]:
     """Pods on nodes where the book does not have them."""
-    pairs = (pair for job, pods in moved.items() for pair in zip(pods, book.jobs[job].job.pods, strict=True))
+    pairs = (pair for job, pods in moved.items() for pair in zip(pods, book.jobs[job].pods, strict=True))
     return [pod for pod, before in pairs if pod.node != before.node]
 
 
@@ -146,7 +148,7 @@ def _spread(live: Live, book: Book, rack: int, pods: list[Pod], nodes: int, arri
     """A node for every pod, each in the rack that loses least by it."""
     places: list[int] = []
     for number, pod in enumerate(pods):
-        taken = [Pod(book.name(n), p.gpus, p.cpu, p.memory) for n, p in zip(places, pods[:number], strict=True)]
+        taken = [replace(p, node=book.name(n)) for n, p in zip(places, pods[:number], strict=True)]
         for other in _racks(live, rack, pod.gpus, nodes, 1, pod.gpus):
             found = _fit(live, book, other, [pod], [*arrived, *taken], taken)
             if found is not None:
@@ -186,32 +188,30 @@ def _fit(
             return None
         best = min(good, key=lambda node: (free[node], node))
         free[best] -= pod.gpus
-        coming.append(Pod(book.name(best), pod.gpus, pod.cpu, pod.memory))
+        coming.append(replace(pod, node=book.name(best)))
         places.append(best)
     return places
 
 
 def _has_room(book: Book, node: int, pod: Pod, coming: list[Pod]) -> bool:
-    if book.reserves.repels(node, [pod.node]):
-        return False
-    here = [pod, *(other for other in coming if other.node == book.name(node))]
-    return not any(book.reserves.shortage(node, (sum(p.cpu for p in here), sum(p.memory for p in here), len(here))))
+    """True if a node lets the pod in and has the cpu, memory and place for it beside those that come there too."""
+    need = need_of([pod]) + need_of(coming, book.name(node))
+    return not book.resources.repels(node, [pod.node]) and book.resources.has_room(node, need)
 
 
 def _carry_out(live: Live, book: Book, row: int, pods: list[Pod], places: list[int]) -> None:
+    """The GPUs of these pods move in the arrays, a node at a time."""
     for node in dict.fromkeys(pod.node for pod in pods):
-        going: dict[int, int] = {}
+        to: dict[int, int] = {}
         for pod, place in zip(pods, places, strict=True):
             if pod.node == node:
-                going[place] = going.get(place, 0) + pod.gpus
-        spares = np.array(list(going), np.int32)
-        swap(live.sim, row, book.number(node), spares, np.array(list(going.values()), np.int32))
+                to[place] = to.get(place, 0) + pod.gpus
+        move_gpus(live, row, book.number(node), to)
 
 
 def _bindings(live: Live, book: Book, pods: list[Pod], places: list[int]) -> tuple[Binding, ...]:
     bindings = []
     for place in dict.fromkeys(places):
         here = [pod for pod, other in zip(pods, places, strict=True) if other == place]
-        rack = live.spec.rack_names[int(live.spec.node_rack[place])]
-        bindings.append(Binding("", book.name(place), rack, len(here), sum(pod.gpus for pod in here)))
+        bindings.append(Binding("", book.name(place), live.rack_of(place), len(here), sum(pod.gpus for pod in here)))
     return tuple(bindings)

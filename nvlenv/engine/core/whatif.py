@@ -14,13 +14,12 @@ import numpy as np
 
 from nvlenv.cluster.types import ClusterSpec, Workload
 from nvlenv.common.errors import InputError
-from nvlenv.engine.core.build import queues_of, row_of, seat_of
-from nvlenv.engine.core.live import Seat, seat_all, workload_of
-from nvlenv.engine.core.parts import parts_of
+from nvlenv.engine.core.live import assign, mark_failed, queues_of, run_of, running_parts, simulated_jobs
+from nvlenv.engine.core.parts import parts_of, workload_of
 from nvlenv.engine.model.answers import Answer
-from nvlenv.engine.model.jobs import JobRequest, check_job
+from nvlenv.engine.model.jobs import Job, check_job
 from nvlenv.engine.model.settings import Settings
-from nvlenv.engine.model.snapshot import ClusterSnapshot, NodeState
+from nvlenv.engine.model.snapshot import ClusterSnapshot
 from nvlenv.policies.play import play
 from nvlenv.policies.resolver import policy_name, resolve_policy
 from nvlenv.simulator.decision import Policy
@@ -46,6 +45,7 @@ class Forecast(Answer):
 
     @property
     def started(self) -> int:
+        """Draws in which the hero started."""
         return sum(start is not None for start in self.hero_start)
 
     @property
@@ -55,25 +55,27 @@ class Forecast(Answer):
 
 
 @dataclass(frozen=True)
-class Stage:
+class Beginning:
     """What all policies and draws have in common."""
 
     cluster: ClusterSnapshot
     spec: ClusterSpec
+    running: tuple[Job, ...]
+    left: tuple[float, ...]  # h until the end of each
     work: Workload  # what runs, then the hero
-    seats: tuple[Seat, ...]
     weights: tuple[float, ...]  # of running and hero
     settings: Settings
     hours: float
 
     @property
     def hero(self) -> int:
-        return len(self.seats)
+        """The hero's number in the simulator."""
+        return len(self.running)
 
 
 def play_forward(
     cluster: ClusterSnapshot,
-    hero: JobRequest,
+    hero: Job,
     policies: Sequence[str | Path],
     arrivals: SyntheticWorkload | TraceWorkload,
     at: float,
@@ -93,12 +95,12 @@ def play_forward(
 
     Raises `InputError` for a hero or arrivals that the cluster could never run.
     """
-    stage = _stage(cluster, hero, at, hours, settings or Settings())
-    usual = tuple(class_weights(arrivals, stage.spec).values())
+    beginning = _beginning(cluster, hero, at, hours, settings or Settings())
+    usual = tuple(class_weights(arrivals, beginning.spec).values())
     players = [resolve_policy(policy) for policy in policies]
     seeds = np.random.SeedSequence(seed).spawn(draws)
-    works = [draw_workload(_timed(arrivals, hours), stage.spec, one) for one in seeds]
-    return tuple(_forecast(stage, player, works, usual) for player in players)
+    works = [draw_workload(_timed(arrivals, hours), beginning.spec, one) for one in seeds]
+    return tuple(_forecast(beginning, player, works, usual) for player in players)
 
 
 def usual_arrivals(cluster: ClusterSnapshot, load: float) -> SyntheticWorkload:
@@ -122,7 +124,7 @@ def _could_run(job_class: JobClass, size: int, room: Room) -> bool:
     return True
 
 
-def _stage(cluster: ClusterSnapshot, hero: JobRequest, at: float, hours: float, settings: Settings) -> Stage:
+def _beginning(cluster: ClusterSnapshot, hero: Job, at: float, hours: float, settings: Settings) -> Beginning:
     check_job("hero", hero)
     spec = cluster.cluster_spec(settings.nvlink, settings.network)
     names = [queue.name for queue in queues_of(cluster)]
@@ -130,25 +132,21 @@ def _stage(cluster: ClusterSnapshot, hero: JobRequest, at: float, hours: float, 
     parts, _ = parts_of(hero.on(cluster.levels, cluster.nvlink_level), spec, outside, settings)
     if len(parts) != 1:
         raise InputError(f"job {hero.name}", "pod sets", f"{len(parts)} of unlike sizes", "one, for the simulator")
-    number = {node.name: index for index, node in enumerate(cluster.nodes)}
-    jobs = [job for job in cluster.jobs if job.gpus and not job.verification]
-    seats = [seat_of(job, number, at, settings) for job in jobs]
-    left = [_hours_left(seat) for seat in seats]
-    rows = [
-        row_of(job, names, settings, spec.gpus_per_node)._replace(estimate=h) for job, h in zip(jobs, left, strict=True)
-    ]
-    work = workload_of([*rows, parts[0].row], [0] * len(rows) + [1], (RUNNING, HERO), names)
-    running = tuple(Seat(seat.nodes, seat.gpus, 0.0, h) for seat, h in zip(seats, left, strict=True))
+    jobs = simulated_jobs(cluster)
+    left = tuple(_hours_left(*run_of(job, at, settings)) for job in jobs)
+    running = running_parts(cluster, jobs, settings, spec.gpus_per_node)
+    running = [replace(part, estimate=hours_left) for part, hours_left in zip(running, left, strict=True)]
+    work = workload_of([*running, *parts], [0] * len(jobs) + [1], (RUNNING, HERO), names)
     weights = (1.0, settings.weights.get(hero.priority, 1.0))
-    return Stage(cluster, spec, work, running, weights, settings, hours)
+    return Beginning(cluster, spec, tuple(jobs), left, work, weights, settings, hours)
 
 
-def _hours_left(seat: Seat) -> float:
-    """Until the end by the estimate; a job that outlived it is taken to need half as long again, as in the outlook."""
-    run = seat.predicted - seat.start
-    while seat.start + run <= 0:
+def _hours_left(start: float, end: float) -> float:
+    """Until the end by the estimate; a job that outlived it is taken to need half as long again, as in the forecast."""
+    run = end - start
+    while start + run <= 0:
         run = max(SHORTEST_ESTIMATE, OVERDUE_FACTOR * run)
-    return seat.start + run
+    return start + run
 
 
 def _timed(arrivals: SyntheticWorkload | TraceWorkload, hours: float) -> SyntheticWorkload | TraceWorkload:
@@ -158,34 +156,32 @@ def _timed(arrivals: SyntheticWorkload | TraceWorkload, hours: float) -> Synthet
     return arrivals.model_copy(update={"hours": hours})
 
 
-def _forecast(stage: Stage, policy: Policy, works: Sequence[Workload], usual: tuple[float, ...]) -> Forecast:
+def _forecast(beginning: Beginning, policy: Policy, works: Sequence[Workload], usual: tuple[float, ...]) -> Forecast:
     starts, waits, evictions = [], [], []
     for work in works:
-        sim = _prepare(stage, work, usual)
+        sim = _prepare(beginning, work, usual)
         play(policy, sim)
-        start = float(sim.jobs["first_start"][stage.hero])
+        start = float(sim.jobs["first_start"][beginning.hero])
         starts.append(start if np.isfinite(start) else None)
-        others = sim.jobs[stage.hero + 1 :]
-        waits.append(np.minimum(others["first_start"], stage.hours) - np.minimum(others["submit"], stage.hours))
+        others = sim.jobs[beginning.hero + 1 :]
+        waits.append(np.minimum(others["first_start"], beginning.hours) - np.minimum(others["submit"], beginning.hours))
         evictions.append(int(sim.clock["evictions"][0]))
     every = np.concatenate(waits)
     wait = float(every.mean()) if len(every) else 0.0
     return Forecast(policy_name(policy), tuple(starts), wait, float(np.mean(evictions)))
 
 
-def _prepare(stage: Stage, arriving: Workload, usual: tuple[float, ...]) -> Sim:
+def _prepare(beginning: Beginning, arriving: Workload, usual: tuple[float, ...]) -> Sim:
     """A simulator in which the cluster's work runs, the hero waits and the arriving jobs are on their way."""
-    work = _joined(stage.work, arriving)
-    queues = queues_of(stage.cluster)
-    dims = Dims.of(stage.spec, len(work), len(queues), len(work.class_names))
+    work = _joined(beginning.work, arriving)
+    queues = queues_of(beginning.cluster)
+    dims = Dims.of(beginning.spec, len(work), len(queues), len(work.class_names))
     sim = Sim(*(array[0] for array in allocate(1, dims)))
-    rules = replace(stage.settings.rules(), horizon=stage.hours)
-    load(sim, stage.spec, work, rules, (*stage.weights, *usual), queues)
-    for index, node in enumerate(stage.cluster.nodes):
-        if node.state == NodeState.FAILED:  # nothing tells when it is repaired
-            sim.nodes["cordoned"][index], sim.nodes["failed"][index] = 0, 1
-    seat_all(sim, range(stage.hero), stage.seats)
-    sim.clock["next_job"] = stage.hero
+    rules = replace(beginning.settings.rules(), horizon=beginning.hours)
+    load(sim, beginning.spec, work, rules, (*beginning.weights, *usual), queues)
+    mark_failed(sim, beginning.cluster)  # nothing tells when it is repaired
+    assign(sim, beginning.cluster, beginning.running, [(0.0, hours) for hours in beginning.left])
+    sim.clock["next_job"] = beginning.hero
     return sim
 
 

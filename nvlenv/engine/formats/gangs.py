@@ -17,7 +17,7 @@ from nvlenv.engine.formats.kueue import (
     Promise,
 )
 from nvlenv.engine.formats.values import pod_demand, read_time
-from nvlenv.engine.model.snapshot import Job, Pod
+from nvlenv.engine.model.jobs import Job, Pod
 
 # Labels that name a gang, the outermost first: the pods of a JobSet carry the name of their Job too.
 GANG_LABELS = {

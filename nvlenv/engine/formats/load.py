@@ -11,7 +11,7 @@ from nvlenv.engine.formats import kubernetes, native, slurm
 from nvlenv.engine.formats.document import Field, read_documents, read_file
 from nvlenv.engine.formats.kubernetes import is_object, objects_by_kind
 from nvlenv.engine.formats.manifests import read_jobs
-from nvlenv.engine.model.jobs import JobRequest, check_job
+from nvlenv.engine.model.jobs import Job, check_job
 from nvlenv.engine.model.snapshot import ClusterSnapshot, Options
 
 TRIED = (
@@ -83,12 +83,12 @@ def _read(texts: list[tuple[str, str]], options: Mapping[str, Any]) -> ClusterSn
     return read_cluster(texts, Options(**options))
 
 
-def load_job(path: str | Path, gpu_resource: str = "nvidia.com/gpu") -> JobRequest:
+def load_job(path: str | Path, gpu_resource: str = "nvidia.com/gpu") -> Job:
     """The one job that a file describes; `-` is the standard input. `InputError` for none, several or a bad one."""
     return parse_job(read_file(path), str(path), gpu_resource)
 
 
-def parse_job(text: str, where: str = "job", gpu_resource: str = "nvidia.com/gpu") -> JobRequest:
+def parse_job(text: str, where: str = "job", gpu_resource: str = "nvidia.com/gpu") -> Job:
     """The one job that a text describes; see `load_job`."""
     jobs = parse_jobs(text, where, gpu_resource)
     if len(jobs) != 1:
@@ -96,7 +96,7 @@ def parse_job(text: str, where: str = "job", gpu_resource: str = "nvidia.com/gpu
     return jobs[0]
 
 
-def parse_jobs(text: str, where: str = "job", gpu_resource: str = "nvidia.com/gpu") -> tuple[JobRequest, ...]:
+def parse_jobs(text: str, where: str = "job", gpu_resource: str = "nvidia.com/gpu") -> tuple[Job, ...]:
     """All jobs that a text describes, checked."""
     jobs = read_jobs(where, text, gpu_resource)
     for job in jobs:

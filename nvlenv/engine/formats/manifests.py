@@ -15,7 +15,7 @@ from nvlenv.engine.formats.kubernetes import is_object, objects_by_kind
 from nvlenv.engine.formats.kueue import QUEUE_LABEL
 from nvlenv.engine.formats.native import read_own
 from nvlenv.engine.formats.values import pod_demand, read_tolerations
-from nvlenv.engine.model.jobs import JobRequest, PodSet
+from nvlenv.engine.model.jobs import Job, PodSet
 from nvlenv.policies.kueue.types import Layer
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ Objects = Mapping[str, Sequence[Field]]
 Templates = list[tuple[Field, PodSet]]  # a pod template, or the pod itself, and what it asks for
 
 
-def read_jobs(where: str, text: str, gpu_resource: str) -> list[JobRequest]:
+def read_jobs(where: str, text: str, gpu_resource: str) -> list[Job]:
     """The jobs of a text, unchecked; `InputError` says what was tried if it is of no known format."""
     if sbatch.is_sbatch(text):
         return [sbatch.read_sbatch(where, text)]
@@ -204,7 +204,7 @@ def read_jobs(where: str, text: str, gpu_resource: str) -> list[JobRequest]:
     return jobs
 
 
-def _manifests(objects: Objects, gpu_resource: str) -> list[JobRequest]:
+def _manifests(objects: Objects, gpu_resource: str) -> list[Job]:
     jobs = []
     for kind, templates_of in READERS.items():
         for item in objects.get(kind, ()):
@@ -320,13 +320,13 @@ def _template(
     )
 
 
-def _job(item: Field, templates: Templates, objects: Objects, serves: bool) -> JobRequest:
+def _job(item: Field, templates: Templates, objects: Objects, serves: bool) -> Job:
     meta, spec, first = item["metadata"], item["spec"], templates[0][0]
     labels = meta["labels"].texts()
     priority, notes = _priority(item, first["spec"], objects)
     limits = (spec["activeDeadlineSeconds"], spec["maximumExecutionTimeSeconds"], meta["labels"][MAX_SECONDS_LABEL])
     limit = next((limit for limit in (*limits, first["spec"]["activeDeadlineSeconds"]) if limit.present), None)
-    return JobRequest(
+    return Job(
         name=labels.get(GROUP_NAME) or meta["name"].text(),
         pod_sets=tuple(pods for _, pods in templates),
         namespace=meta["namespace"].text("default"),

@@ -15,8 +15,8 @@ from dataclasses import replace
 from nvlenv.cluster.types import Mode, QueueSpec
 from nvlenv.engine.formats.document import Field
 from nvlenv.engine.formats.values import read_quantity
-from nvlenv.engine.model.jobs import JobRequest, PodSet
-from nvlenv.engine.model.snapshot import FORMAT, UNLIMITED, ClusterSnapshot, Job, Node, NodeState, Pod, make_snapshot
+from nvlenv.engine.model.jobs import UNLIMITED, Job, Pod, PodSet
+from nvlenv.engine.model.snapshot import FORMAT, ClusterSnapshot, Node, NodeState, make_snapshot
 from nvlenv.policies.kueue.types import Layer, Taint
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ OWN_KEYS = frozenset(
 LEADER_KEYS = frozenset({"gpus", "cpu", "memory"})
 
 
-def read_own(job: Field) -> JobRequest:
+def read_own(job: Field) -> Job:
     """The job of one document; unknown keys are errors."""
     job.known_keys(OWN_KEYS)
     pods, per_pod = _size(job)
@@ -204,7 +204,7 @@ def read_own(job: Field) -> JobRequest:
         level=job["level"].text(""),
         slices=(Layer(job["slice_level"].text(""), job["slice_pods"].integer(at_least=1)),) if sliced else (),
     )
-    return JobRequest(
+    return Job(
         name=job["name"].text("job"),
         pod_sets=_with_leader(main, job["leader"]),
         namespace=job["namespace"].text("default"),

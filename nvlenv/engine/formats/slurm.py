@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from nvlenv.common.errors import InputError
 from nvlenv.engine.formats.document import Field
 from nvlenv.engine.formats.hostlist import expand
-from nvlenv.engine.model.snapshot import UNLIMITED, ClusterSnapshot, Job, Node, NodeState, Options, Pod, make_snapshot
+from nvlenv.engine.model.jobs import UNLIMITED, Job, Pod
+from nvlenv.engine.model.snapshot import ClusterSnapshot, Node, NodeState, Options, make_snapshot
 
 # --------------------------------------------------------------------------------------------------------------------
 # The state of Slurm's nodes: a `sinfo` table, or the output of `scontrol show node`.

@@ -21,7 +21,7 @@ from nvlenv.engine.formats.load import parse_job
 from nvlenv.engine.gate.marks import PodObject, host_given, is_ready_to_go, kind_of, plan_of, write_plan
 from nvlenv.engine.gate.roster import Gang, gangs_of, kind_of_pod
 from nvlenv.engine.model.answers import Placed
-from nvlenv.engine.model.jobs import JobRequest
+from nvlenv.engine.model.jobs import Job
 from nvlenv.engine.model.snapshot import NodeState, Options
 from nvlenv.policies.kueue.types import HOSTNAME
 from nvlenv.simulator.decision import Policy
@@ -134,7 +134,7 @@ class _Look:
         victims = tuple((entry.job.partition("/")[0], pod) for entry in answer.evictions for pod in entry.pods)
         return Decision(gang.name, f"placed on {len(answer.nodes)} nodes: {answer.why.rule}", releases, victims)
 
-    def _plan(self, job: JobRequest, answer: Placed) -> dict[str, list[str]]:
+    def _plan(self, job: Job, answer: Placed) -> dict[str, list[str]]:
         plan: dict[str, list[str]] = {}
         for pods in job.pod_sets:
             bindings = [binding for binding in answer.bindings if binding.pod_set == pods.name]

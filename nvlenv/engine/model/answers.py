@@ -26,7 +26,7 @@ class Loss(StrEnum):
 
     VERIFICATION = "verification"  # a test of idle nodes, it gives way to any real job
     PREEMPTED = "preempted"  # of lower priority, its GPUs are needed
-    BESIDE = "beside"  # of lower priority, its cpu, memory or place among the pods of a node is needed
+    RESOURCES = "beside"  # of lower priority, its cpu, memory or place among the pods of a node is needed
     MOVED = "moved"  # restarted elsewhere
     FAILED = "failed"  # its node failed and its rack has no spare
 

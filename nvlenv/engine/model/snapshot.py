@@ -21,18 +21,15 @@ from typing import Any, NamedTuple
 from nvlenv.cluster.topology import SEPARATOR, cluster_from_nodes
 from nvlenv.cluster.types import ClusterSpec, QueueSpec
 from nvlenv.common.errors import InputError
+from nvlenv.engine.model.jobs import UNLIMITED, Job, check_priority
 from nvlenv.policies.kueue.types import Taint
 
-UNLIMITED = 2**63 - 1  # of a resource that the source says nothing about: it never keeps a pod away
+FORMAT = "nvlenv-cluster/1"
 MAX_GPUS_PER_NODE = 1024
 MAX_QUOTA = 2**40  # GPUs, what the simulator takes for no limit
-MAX_PRIORITY = 2**31 - 1  # of Kubernetes: 32 bits with a sign
-FORMAT = "nvlenv-cluster/1"
+GPU = "nvidia.com/gpu"  # the usual name of the resource
 
 _NO_HOST = re.compile(r"[\[\],\s]")  # characters that host lists give a meaning
-
-
-GPU = "nvidia.com/gpu"  # the usual name of the resource
 
 
 @dataclass(frozen=True)
@@ -47,6 +44,8 @@ class Options:
 
 
 class NodeState(StrEnum):
+    """Whether a node takes pods."""
+
     UP = "up"
     CORDONED = "cordoned"  # running pods stay, no new ones come
     FAILED = "failed"  # not ready
@@ -74,46 +73,6 @@ class Node:
     state: NodeState = NodeState.UP
     taints: tuple[Taint, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)  # all of them, for node selectors
-
-
-@dataclass(frozen=True)
-class Pod:
-    """A pod of a job, on its node."""
-
-    node: str
-    gpus: int
-    cpu: int = 0  # milli-cores
-    memory: int = 0  # bytes
-    name: str = ""  # empty: promised by Kueue's assignment, not created yet
-    uid: str = ""
-    terminating: bool = False  # holds its resources until it is gone
-
-
-@dataclass(frozen=True)
-class Job:
-    """Pods that belong together: a gang, the replicas of a service, or a single pod."""
-
-    id: str  # unique in the snapshot
-    pods: tuple[Pod, ...]
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    queue: str = ""  # ClusterQueue, or what the queue label says if that is not known; empty: outside all queues
-    priority: int = 0
-    preemptible: bool = False  # may be evicted for a job of higher priority
-    movable: bool = False  # may be restarted elsewhere
-    verification: bool = False  # a test of idle nodes, evicted at once by any real job: shown, never counted
-    start: float | None = None  # s since 1970 (UTC)
-    estimate: float | None = None  # h that it may run from its start
-
-    @property
-    def gpus(self) -> int:
-        return sum(pod.gpus for pod in self.pods)
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """Names of its nodes, sorted, each once."""
-        return tuple(sorted({pod.node for pod in self.pods}))
 
 
 @dataclass(frozen=True)
@@ -289,12 +248,6 @@ def make_snapshot(
     )
     snapshot.cluster_spec()  # holds every rule about labels and names
     return snapshot
-
-
-def check_priority(where: str, place: str, priority: int) -> None:
-    """Raise `InputError` for a priority that neither Kubernetes nor the simulator could hold."""
-    if not -MAX_PRIORITY - 1 <= priority <= MAX_PRIORITY:
-        raise InputError(where, place, priority, f"{-MAX_PRIORITY - 1} to {MAX_PRIORITY}")
 
 
 def _check_amounts(where: str, jobs: Iterable[Job]) -> None:

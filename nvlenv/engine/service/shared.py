@@ -14,7 +14,7 @@ from nvlenv.common.errors import InputError
 from nvlenv.engine.core.engine import PlacementEngine
 from nvlenv.engine.formats.load import parse_job
 from nvlenv.engine.model.answers import Answer, Placed, Refused, Slots, Why
-from nvlenv.engine.model.jobs import JobRequest
+from nvlenv.engine.model.jobs import Job
 from nvlenv.engine.model.snapshot import ClusterSnapshot
 from nvlenv.engine.service.journal import Journal
 from nvlenv.engine.service.plans import Plan, Plans
@@ -231,7 +231,7 @@ class SharedEngine:
         return self._latest
 
 
-def _job(text: str) -> JobRequest:
+def _job(text: str) -> Job:
     job = parse_job(text, "request")
     if not -(2**31) <= job.priority < 2**31:  # as in Kubernetes, and in the simulator's arrays
         raise InputError("request", "priority", job.priority, "a whole number of 32 bits")

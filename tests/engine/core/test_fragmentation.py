@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from nvlenv.engine.core.fragmentation import in_words, snapshot_fragmentation
-from nvlenv.engine.model.snapshot import Job, Node, NodeState, Pod, make_snapshot
+from nvlenv.engine.model.jobs import Job, Pod
+from nvlenv.engine.model.snapshot import Node, NodeState, make_snapshot
 
 LEVELS = ("rack", "host")
 

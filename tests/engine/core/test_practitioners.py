@@ -11,14 +11,14 @@ from nvlenv.common.errors import InputError
 from nvlenv.engine.core.engine import PlacementEngine
 from nvlenv.engine.formats.load import parse_snapshot
 from nvlenv.engine.model.answers import Cause, Loss, Placed, Refused
-from nvlenv.engine.model.jobs import JobRequest
-from nvlenv.engine.model.snapshot import ClusterSnapshot, Job, Pod
+from nvlenv.engine.model.jobs import Job, Pod
+from nvlenv.engine.model.snapshot import ClusterSnapshot
 from tests.engine.clusters import NOW, cluster, free_racks, gang, node, nodes_of, tenant
 
 OPENS = "best-fit+open"
 
 
-def place(snapshot: ClusterSnapshot, job: JobRequest, policy: str = OPENS) -> Placed | Refused:
+def place(snapshot: ClusterSnapshot, job: Job, policy: str = OPENS) -> Placed | Refused:
     return PlacementEngine(snapshot, policy, at=NOW).place(job, at=NOW)
 
 
@@ -125,7 +125,7 @@ def test_cpu_only_pods_put_gpus_out_of_reach() -> None:
 @pytest.mark.parametrize(
     ("high", "victims"),
     [
-        ({"cpu": 60_000}, {"test/gpu": Loss.PREEMPTED, "test/cpu": Loss.BESIDE}),  # the cores of both
+        ({"cpu": 60_000}, {"test/gpu": Loss.PREEMPTED, "test/cpu": Loss.RESOURCES}),  # the cores of both
         ({"cpu": 1_000}, {"test/gpu": Loss.PREEMPTED}),  # the GPUs alone: the other pod may stay
     ],
 )

@@ -13,7 +13,8 @@ from nvlenv.cluster.types import QueueSpec
 from nvlenv.common.errors import InputError
 from nvlenv.engine.formats.document import read_documents
 from nvlenv.engine.formats.load import load_snapshot, parse_snapshot
-from nvlenv.engine.model.snapshot import ClusterSnapshot, Job, NodeState
+from nvlenv.engine.model.jobs import Job
+from nvlenv.engine.model.snapshot import ClusterSnapshot, NodeState
 from nvlenv.policies.kueue.types import Taint
 
 CASES = Path(__file__).parents[2] / "cases" / "engine"

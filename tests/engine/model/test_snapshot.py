@@ -15,16 +15,8 @@ from hypothesis import strategies as st
 from nvlenv.cluster.types import QueueSpec
 from nvlenv.common.errors import InputError
 from nvlenv.engine.formats.load import load_snapshot, parse_snapshot
-from nvlenv.engine.model.snapshot import (
-    UNLIMITED,
-    ClusterSnapshot,
-    Job,
-    Node,
-    NodeState,
-    Pod,
-    Unreachable,
-    make_snapshot,
-)
+from nvlenv.engine.model.jobs import UNLIMITED, Job, Pod
+from nvlenv.engine.model.snapshot import ClusterSnapshot, Node, NodeState, Unreachable, make_snapshot
 from nvlenv.policies.kueue.types import Taint
 
 LEVELS = ("block", "rack", "hostname")
