@@ -21,10 +21,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from nvlenv.cluster.types import Mode as JobMode
+from nvlenv.cluster.types import Mode
 from nvlenv.common.kernel import kernel
 from nvlenv.policies.kueue.snapshot import Snapshot
-from nvlenv.policies.kueue.types import HOSTNAME, Failure, Layer, Mode, Node, PodSet, TopologyRequest
+from nvlenv.policies.kueue.types import (
+    HOSTNAME,
+    Failure,
+    KueueNode,
+    Layer,
+    PodSetRequest,
+    TopologyMode,
+    TopologyRequest,
+)
 from nvlenv.simulator.decision import Action, Decision
 from nvlenv.simulator.events import start
 from nvlenv.simulator.occupancy import occupy
@@ -52,7 +60,7 @@ class KueuePolicy:
         where, turn = sim.clock.ctypes.data, int(sim.clock[0]["decisions"])
         planned_turn, plan = self._plans.get(where, (-1, {}))
         if turn != planned_turn or not any(decision.mask[rack] for rack in plan):
-            plan = rack_counts(sim, Ground(sim).place(sim))
+            plan = rack_counts(sim, KueueView(sim).place(sim))
             self._plans[where] = turn, plan
         racks = [rack for rack in plan if decision.mask[rack]]
         if not racks:
@@ -65,17 +73,17 @@ class KueuePolicy:
 
     def play(self, sim: Sim) -> None:
         """Play an episode to its end, every pod on the node that Kueue chooses."""
-        ground, racks = Ground(sim), len(sim.racks)
+        view, racks = KueueView(sim), len(sim.racks)
         alive = advance(sim)
         while alive:
-            counts = ground.place(sim) if sim.mask[:racks].any() else {}
+            counts = view.place(sim) if sim.mask[:racks].any() else {}
             if counts:
                 alive = _bind(sim, np.array(list(counts), np.int32), np.array(list(counts.values()), np.int32))
             else:
                 alive = step(sim, 2 * racks + 1)
 
 
-class Ground:
+class KueueView:
     """The nodes of a simulator as Kueue sees them. Names are zero-padded, so that their order is that of numbers.
 
     Kueue leaves out blocked nodes; here they stay with nothing free, which is the same to every placement.
@@ -96,16 +104,16 @@ class Ground:
         self._snapshot.free = [{GPU: gpus, PODS: MANY_PODS} for gpus in free]
         job, c = sim.jobs[sim.clock[0]["current"]], sim.clock[0]
         count = int(c["units_left"] - 1) * int(job["unit_pods"]) + int(c["pods_left"])
-        podset = PodSet("job", count, {GPU: int(job["pod_gpus"])}, request_of(job, len(self.levels)))
+        podset = PodSetRequest("job", count, {GPU: int(job["pod_gpus"])}, request_of(job, len(self.levels)))
         placed = self._snapshot.assign([podset])["job"]
         if isinstance(placed, Failure):
             return {}
         return {self._names[path[-1]]: pods for path, pods in placed.domains}
 
-    def _node(self, sim: Sim, name: str) -> Node:
+    def _node(self, sim: Sim, name: str) -> KueueNode:
         domains = sim.ancestors[sim.nodes["rack"][self._names[name]]]
         labels = {level: f"{domain:07d}" for level, domain in zip(reversed(self.levels), domains, strict=False)}
-        return Node(name, {**labels, HOSTNAME: name}, {})
+        return KueueNode(name, {**labels, HOSTNAME: name}, {})
 
 
 def request_of(job: np.void, levels: int) -> TopologyRequest:
@@ -114,13 +122,13 @@ def request_of(job: np.void, levels: int) -> TopologyRequest:
     A promise of the whole cluster, which has no level of its own, is none.
     """
     level = _level(int(job["height"]))
-    if job["mode"] == JobMode.UNCONSTRAINED or job["height"] >= levels:
-        return TopologyRequest(Mode.UNCONSTRAINED)
-    if job["mode"] == JobMode.PREFERRED:
-        return TopologyRequest(Mode.PREFERRED, level)
+    if job["mode"] == Mode.UNCONSTRAINED or job["height"] >= levels:
+        return TopologyRequest(TopologyMode.UNCONSTRAINED)
+    if job["mode"] == Mode.PREFERRED:
+        return TopologyRequest(TopologyMode.PREFERRED, level)
     if job["units"] > 1:
-        return TopologyRequest(Mode.SLICE_ONLY, slices=(Layer(level, int(job["unit_pods"])),))
-    return TopologyRequest(Mode.REQUIRED, level)
+        return TopologyRequest(TopologyMode.SLICE_ONLY, slices=(Layer(level, int(job["unit_pods"])),))
+    return TopologyRequest(TopologyMode.REQUIRED, level)
 
 
 def rack_counts(sim: Sim, counts: dict[int, int]) -> dict[int, int]:
