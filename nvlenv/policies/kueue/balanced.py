@@ -10,25 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from nvlenv.policies.kueue.counting import AssignmentParameters, DomainState, Levels
-from nvlenv.policies.kueue.search import Assigned, Profile
+from nvlenv.policies.kueue.search import Assigned, sorted_domains, sorted_with_leader
 
 
 @dataclass(frozen=True)
 class Greedy:
     """What a greedy run over some domains uses."""
 
-    domains: int
-    last_with_leader: DomainState | None  # the last domain that hosts a leader
-    last: DomainState | None  # the last domain without one
-
-    def threshold(self, slices: int) -> int:
-        """The most slices that every domain used can be given at least."""
-        bounds = [slices // self.domains]
-        if self.last_with_leader is not None:
-            bounds.append(self.last_with_leader.slice_count_with_leader)
-        if self.last is not None:
-            bounds.append(self.last.slice_count)
-        return min(bounds)
+    used: int  # domains
+    threshold: int  # the most slices that every one of them can be given at least
+    last: DomainState | None  # the last domain without a leader
 
 
 @dataclass(frozen=True)
@@ -40,71 +31,69 @@ class Siblings:
     states: list[DomainState]
 
 
-def balanced(levels: Levels, parameters: AssignmentParameters, profile: Profile) -> tuple[int, list[Assigned]] | None:
+def balanced(levels: Levels, parameters: AssignmentParameters) -> tuple[int, list[Assigned]] | None:
     """The level of a balanced placement and what its domains are given; None if there is none."""
     parameters = replace(parameters, slice_size_at_level={})  # it does not know of inner slice layers
-    best = _best_siblings(levels, parameters, profile) if parameters.slice_count else None
+    best = _best_siblings(levels, parameters) if parameters.slice_count else None
     if best is None:
         return None
     level, states = parameters.level, best.states
     if level < parameters.slice_level:
-        chosen = _optimal_set(sorted(states, key=_capacity_then_entropy), parameters, profile)
+        chosen = _optimal_set(sorted(states, key=_capacity_then_entropy), parameters)
         if chosen is None:
             return None
         level, states = level + 1, [child for state in chosen for child in state.children]
-    assigned = _level_out(states, best.threshold, parameters, profile)
+    assigned = _level_out(states, best.threshold, parameters)
     return None if assigned is None else (level, assigned)
 
 
-def greedy(states: Sequence[DomainState], parameters: AssignmentParameters, profile: Profile) -> Greedy | None:
+def greedy(states: Sequence[DomainState], parameters: AssignmentParameters) -> Greedy | None:
     """Domains in order until all slices are covered, without a tight last pick; None if they never are."""
-    left, used = parameters.slice_count, 0
-    last_with_leader = last = None
+    left, used, last = parameters.slice_count, 0, None
+    least = []  # what the domains at the end of either order hold
     if parameters.leader_count:
-        last_with_leader, *states = profile.sorted_with_leader(states)
-        if not last_with_leader.leader_count:
+        host, *states = sorted_with_leader(states, parameters)
+        if not host.leader_count:
             return None
-        left, used = left - last_with_leader.slice_count_with_leader, 1
-    for state in profile.sorted(states):
+        left, used = left - host.slice_count_with_leader, 1
+        least.append(host.slice_count_with_leader)
+    for state in sorted_domains(states, parameters):
         if left <= 0 or state.slice_count == 0:
             break
         left, used, last = left - state.slice_count, used + 1, state
-    return Greedy(used, last_with_leader, last) if left <= 0 else None
+    if last is not None:
+        least.append(last.slice_count)
+    return Greedy(used, min(parameters.slice_count // used, *least), last) if left <= 0 else None
 
 
-def _best_siblings(levels: Levels, parameters: AssignmentParameters, profile: Profile) -> Siblings | None:
+def _best_siblings(levels: Levels, parameters: AssignmentParameters) -> Siblings | None:
     """Those with the largest threshold, on ties those that need fewer domains, then the first by name."""
     groups = [parent.children for parent in levels[parameters.level - 1]] if parameters.level else [levels[0]]
-    best: Siblings | None = None
-    for states in groups:
-        found = _weigh(states, 1 if best is None else best.threshold, parameters, profile)
-        if found is not None and (best is None or (found.threshold, -found.used) > (best.threshold, -best.used)):
-            best = found
-    return best
+    found = [_weigh(states, parameters) for states in groups]
+    return max(filter(None, found), key=lambda siblings: (siblings.threshold, -siblings.used), default=None)
 
 
-def _weigh(
-    states: list[DomainState], floor: int, parameters: AssignmentParameters, profile: Profile
-) -> Siblings | None:
-    """Siblings at their threshold, if that is not below `floor`.
+def _weigh(states: list[DomainState], parameters: AssignmentParameters) -> Siblings | None:
+    """Siblings at their threshold, if that is at least 1.
 
     Where the leader is what breaks the fit, one lower threshold is tried, which leaves room for it in the last domain.
     """
-    below_slices = parameters.level < parameters.slice_level
-    lower = [child for state in states for child in state.children] if below_slices else states
-    run = greedy(lower, parameters, profile)
+    lower = states
+    if parameters.level < parameters.slice_level:
+        lower = [child for state in states for child in state.children]
+    run = greedy(lower, parameters)
     if run is None:
         return None
-    thresholds = [run.threshold(parameters.slice_count)]
+    thresholds = [run.threshold]
     if parameters.leader_count and run.last is not None:
-        thresholds.append(min(thresholds[0], run.last.slice_count_with_leader))
+        thresholds.append(min(run.threshold, run.last.slice_count_with_leader))
     for threshold in dict.fromkeys(thresholds):
-        if threshold < floor:
+        if threshold < 1:
             break
         pruned = _prune(states, threshold, parameters)
-        fits = greedy(pruned, parameters, profile)
+        fits = greedy(pruned, parameters)
         if fits is not None:
-            return Siblings(threshold, fits.domains, pruned)
+            return Siblings(threshold, fits.used, pruned)
     return None
 
 
@@ -156,28 +145,26 @@ def _entropy(counts: Sequence[int]) -> float:
 Chain = tuple[DomainState, "Chain"] | None  # domains picked so far, the newest first
 
 
-def _optimal_set(
-    ordered: Sequence[DomainState], parameters: AssignmentParameters, profile: Profile
-) -> list[DomainState] | None:
+def _optimal_set(ordered: Sequence[DomainState], parameters: AssignmentParameters) -> list[DomainState] | None:
     """As few domains as a greedy run needs, with the least capacity to spare.
 
     Dynamic programming over the domains in the given order. It counts pods, not slices, as Kueue does. The first way to
     reach (domains picked, leaders left, pods left) is kept.
     """
-    run = greedy(ordered, parameters, profile)
+    run = greedy(ordered, parameters)
     if run is None:
         return None
-    picked: list[dict[tuple[int, int], Chain]] = [{} for _ in range(run.domains + 1)]
+    picked: list[dict[tuple[int, int], Chain]] = [{} for _ in range(run.used + 1)]
     picked[0][parameters.leader_count, parameters.slice_count * parameters.slice_size] = None
     for state in ordered:
-        for number in range(run.domains, 0, -1):
+        for number in range(run.used, 0, -1):
             for left in sorted(picked[number - 1]):
                 for after in _after(left, state):
                     picked[number].setdefault(after, (state, picked[number - 1][left]))
-    ends = [left for left in picked[run.domains] if left[0] == 0 and left[1] <= 0]
+    ends = [left for left in picked[run.used] if left[0] == 0 and left[1] <= 0]
     if not ends:
         return None
-    chain, states = picked[run.domains][max(ends)], []
+    chain, states = picked[run.used][max(ends)], []
     while chain is not None:
         state, chain = chain
         states.append(state)
@@ -197,11 +184,9 @@ def _after(left: tuple[int, int], state: DomainState) -> list[tuple[int, int]]:
     return ways
 
 
-def _level_out(
-    states: list[DomainState], threshold: int, parameters: AssignmentParameters, profile: Profile
-) -> list[Assigned] | None:
+def _level_out(states: list[DomainState], threshold: int, parameters: AssignmentParameters) -> list[Assigned] | None:
     """`threshold` slices for each domain of an optimal set; what is left over fills them up in leader order."""
-    chosen = _optimal_set(sorted(states, key=lambda state: state.domain.rank), parameters, profile)
+    chosen = _optimal_set(sorted(states, key=lambda state: state.domain.rank), parameters)
     if chosen is None:
         return None
     extra = parameters.slice_count - threshold * len(chosen)
@@ -209,7 +194,7 @@ def _level_out(
         return None
     leaders = parameters.leader_count
     assigned = []
-    for state in profile.sorted_with_leader(chosen):
+    for state in sorted_with_leader(chosen, parameters):
         more = min((state.slice_count_with_leader if leaders else state.slice_count) - threshold, extra)
         assigned.append(Assigned(state, (threshold + more) * parameters.slice_size, leaders))
         extra, leaders = extra - more, 0

@@ -78,7 +78,8 @@ def run_file(path: str | FilePath) -> int:
             expected = expected_of(case)
             found = run_case(case) if _is_placement(case) else f"kind {case['kind']}, which is not run here"
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise InputError(path, str(case["id"]), _hint(error), "a case in the format of the suite") from error
+            found = f"no {error}" if isinstance(error, KeyError) else str(error)
+            raise InputError(path, str(case["id"]), found, "a case in the format of the suite") from error
         if found != expected:
             failed += 1
             print(f"{case['id']}: expected {json.dumps(expected)}, found {json.dumps(found)}")
@@ -113,10 +114,6 @@ def expected_of(case: Json) -> dict[str, Any]:
 
 def _is_placement(case: Json) -> bool:
     return bool(case.get("kind", KIND) == KIND)
-
-
-def _hint(error: Exception) -> str:
-    return f"no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def _as_json(result: Result) -> dict[str, Any]:

@@ -35,6 +35,7 @@ class AssignmentParameters:
     level: int  # where the search starts; levels are counted from the coarsest, 0
     required: bool
     unconstrained: bool
+    best_fit: bool  # fill the largest domains first and the last one tightly; else LeastFreeCapacity: the fullest first
     slice_level: int
     slice_size: int
     layers: tuple[Layer, ...] = ()  # all slice layers, if there is more than one
@@ -72,12 +73,14 @@ class AssignmentParameters:
         sizes = _inner_sizes(outer, inner, levels)
         if isinstance(sizes, Failure):
             return sizes
+        unconstrained = request.mode not in (TopologyMode.REQUIRED, TopologyMode.PREFERRED)
         return cls(
             workers,
             leader,
             level=levels.index(key),
             required=request.mode == TopologyMode.REQUIRED,
-            unconstrained=request.mode not in (TopologyMode.REQUIRED, TopologyMode.PREFERRED),
+            unconstrained=unconstrained,
+            best_fit=not (unconstrained and gates.mixed_profile),
             slice_level=levels.index(outer.level),
             slice_size=outer.size,
             layers=layers if inner else (),
@@ -165,19 +168,6 @@ class DomainState:
 Levels = list[list[DomainState]]  # of every level, in the order of the tree's domains
 
 
-class ExclusionStats:
-    """Why leaves take no pod, for failure messages."""
-
-    def __init__(self, total: int) -> None:
-        self.total = total
-        self.reasons: Counter[str] = Counter()
-
-    def __str__(self) -> str:
-        """What a failure message ends with; empty if no leaf is excluded."""
-        items = sorted(f"{reason}: {count}" for reason, count in self.reasons.items())
-        return f". Total nodes: {self.total}; excluded: {', '.join(items)}" if items else ""
-
-
 def one_pod(podset: PodSetRequest) -> list[tuple[str, int]]:
     """What one pod takes, by name. `pods` itself counts like any other resource, one per pod."""
     taken = Counter(podset.requests)
@@ -210,25 +200,26 @@ def fill_in_counts(
     tolerations: Sequence[Toleration],
     respect_affinity: bool,
     within: Path = (),
-) -> tuple[Levels, ExclusionStats]:
-    """The states of all levels. free: resources left on each leaf, by rank; within: the domain to stay in.
+) -> tuple[Levels, str]:
+    """The states of all levels, and why leaves take no pod, as failure messages end ("" if all take some).
 
-    Only hosts are asked for taints, selectors and affinity, and only for the workers, even in a group.
+    free: resources left on each leaf, by rank; within: the domain to stay in. Only hosts are asked for taints,
+    selectors and affinity, and only for the workers, even in a group.
     """
     workers, leader = parameters.workers, parameters.leader
     request, leader_request = one_pod(workers), one_pod(leader) if leader is not None else ()
-    stats = ExclusionStats(len(tree.leaves))
+    reasons: Counter[str] = Counter()
     leaves = [DomainState(leaf) for leaf in tree.leaves]
     for state, left in zip(leaves, free, strict=True):
         if tree.by_host:
             node = state.domain.nodes[0]
             reason = obstacle(node, workers.node_selector, tolerations, workers.affinity)
             if reason is not None:
-                stats.reasons[reason] += 1
+                reasons[reason] += 1
                 continue
             state.affinity_score = affinity_score(node, workers.affinity) if respect_affinity else 0
         if state.domain.path[: len(within)] != within:
-            stats.reasons["topologyDomain"] += 1
+            reasons["topologyDomain"] += 1
             continue
         state.pod_count, limit = count_in(request, left)
         state.pod_count_with_leader = state.pod_count
@@ -236,7 +227,7 @@ def fill_in_counts(
             state.leader_count = 1
             state.pod_count_with_leader = count_in(request, less(left, leader.requests))[0]
         if state.pod_count == 0:
-            stats.reasons[f'resource "{limit}"'] += 1
+            reasons[f'resource "{limit}"'] += 1
     levels = [leaves]
     for domains in reversed(tree.domains[:-1]):
         below = levels[0]
@@ -244,4 +235,5 @@ def fill_in_counts(
     for level in reversed(range(len(levels))):
         for state in levels[level]:
             state.sum_up(level, parameters)
-    return levels, stats
+    items = sorted(f"{reason}: {count}" for reason, count in reasons.items())
+    return levels, f". Total nodes: {len(leaves)}; excluded: {', '.join(items)}" if items else ""

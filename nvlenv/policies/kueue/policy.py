@@ -19,6 +19,8 @@ many racks), it takes the nearest legal one.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
 from nvlenv.cluster.types import Mode
@@ -66,7 +68,9 @@ class KueuePolicy:
         if not racks:
             return layout.fill if decision.mask[layout.fill] else int(legal[0])
         rack = max(racks, key=lambda r: (plan[r], -r))
-        plan[rack] -= min(int(sim.clock[0]["pods_left"]), int(sim.cap[rack, _pod_gpus(sim)]))
+        plan[rack] -= min(
+            int(sim.clock[0]["pods_left"]), int(sim.cap[rack, sim.jobs[sim.clock[0]["current"]]["pod_gpus"]])
+        )
         if plan[rack] <= 0:
             del plan[rack]
         return layout.place(rack)
@@ -92,11 +96,9 @@ class KueueView:
     def __init__(self, sim: Sim) -> None:
         heights = sim.ancestors.shape[1] - 1  # the topmost domain is the whole cluster, for which Kueue has no level
         self.levels = tuple(_level(height) for height in reversed(range(heights)))
-        self._names = {
-            f"{node:07d}": node for rack in sim.racks for node in range(int(rack["node0"]), int(rack["node1"]))
-        }
-        self._snapshot = Snapshot((*self.levels, HOSTNAME), [self._node(sim, name) for name in self._names])
-        self._nodes = [self._names[leaf.path[-1]] for leaf in self._snapshot.tree.leaves]  # in Kueue's order
+        nodes = [node for rack in sim.racks for node in range(int(rack["node0"]), int(rack["node1"]))]
+        self._snapshot = Snapshot((*self.levels, HOSTNAME), [self._node(sim, node) for node in nodes])
+        self._nodes = [int(leaf.path[-1]) for leaf in self._snapshot.tree.leaves]  # in Kueue's order
 
     def place(self, sim: Sim) -> dict[int, int]:
         """Pods of the rest of the job at hand by node; empty if Kueue would let it wait."""
@@ -108,10 +110,10 @@ class KueueView:
         placed = self._snapshot.assign([podset])["job"]
         if isinstance(placed, Failure):
             return {}
-        return {self._names[path[-1]]: pods for path, pods in placed.domains}
+        return {int(path[-1]): pods for path, pods in placed.domains}
 
-    def _node(self, sim: Sim, name: str) -> KueueNode:
-        domains = sim.ancestors[sim.nodes["rack"][self._names[name]]]
+    def _node(self, sim: Sim, node: int) -> KueueNode:
+        name, domains = f"{node:07d}", sim.ancestors[sim.nodes["rack"][node]]
         labels = {level: f"{domain:07d}" for level, domain in zip(reversed(self.levels), domains, strict=False)}
         return KueueNode(name, {**labels, HOSTNAME: name}, {})
 
@@ -133,19 +135,14 @@ def request_of(job: np.void, levels: int) -> TopologyRequest:
 
 def rack_counts(sim: Sim, counts: dict[int, int]) -> dict[int, int]:
     """Pods by rack from pods by node."""
-    racks: dict[int, int] = {}
+    racks: Counter[int] = Counter()
     for node, pods in counts.items():
-        rack = int(sim.nodes[node]["rack"])
-        racks[rack] = racks.get(rack, 0) + pods
+        racks[int(sim.nodes[node]["rack"])] += pods
     return racks
 
 
 def _level(height: int) -> str:
     return f"level-{height}"
-
-
-def _pod_gpus(sim: Sim) -> int:
-    return int(sim.jobs[sim.clock[0]["current"]]["pod_gpus"])
 
 
 @kernel

@@ -45,78 +45,71 @@ class Shortfall:
     fitting: int  # slices that would have fitted
 
 
-@dataclass(frozen=True)
-class Profile:
-    """BestFit (most slices first, tight last pick) or LeastFreeCapacity (fewest first).
+def sorted_domains(states: Sequence[DomainState], parameters: AssignmentParameters) -> list[DomainState]:
+    """In the order in which workers fill them: BestFit has most slices first, LeastFreeCapacity fewest.
 
     Both prefer fewer pods at equal slices, then names. Preferred nodes come before all that; without the gate for them
     all domains are equally preferred.
     """
-
-    best_fit: bool
-
-    def sorted(self, states: Sequence[DomainState]) -> list[DomainState]:
-        """In the order in which workers fill them."""
-        sign = -1 if self.best_fit else 1
-        return sorted(states, key=lambda s: (-s.affinity_score, sign * s.slice_count, s.pod_count, s.domain.rank))
-
-    def sorted_with_leader(self, states: Sequence[DomainState]) -> list[DomainState]:
-        """In the order in which a leader looks at them."""
-        sign = -1 if self.best_fit else 1
-
-        def key(s: DomainState) -> tuple[int, int, int, int, int]:
-            slices = sign * s.slice_count_with_leader
-            return -s.leader_count, -s.affinity_score, slices, s.pod_count_with_leader, s.domain.rank
-
-        return sorted(states, key=key)
-
-    def tightest(self, states: Sequence[DomainState], remaining: Remaining) -> DomainState:
-        """The domain that fits with the least to spare, the first of equals; the head if none does.
-
-        Affinity goes before tightness: only the domains as preferred as the head are looked at.
-        """
-        head = states[0]
-        equals = takewhile(lambda state: state.affinity_score == head.affinity_score, states)
-        return min(filter(remaining.fits, equals), key=remaining.offer, default=head)
+    sign = -1 if parameters.best_fit else 1
+    return sorted(states, key=lambda s: (-s.affinity_score, sign * s.slice_count, s.pod_count, s.domain.rank))
 
 
-def search(
-    levels: Levels, parameters: AssignmentParameters, profile: Profile
-) -> tuple[int, list[DomainState]] | Shortfall:
+def sorted_with_leader(states: Sequence[DomainState], parameters: AssignmentParameters) -> list[DomainState]:
+    """The same order for a leader with its workers, domains that can host the leader first."""
+    sign = -1 if parameters.best_fit else 1
+
+    def key(s: DomainState) -> tuple[int, int, int, int, int]:
+        slices = sign * s.slice_count_with_leader
+        return -s.leader_count, -s.affinity_score, slices, s.pod_count_with_leader, s.domain.rank
+
+    return sorted(states, key=key)
+
+
+def _tightest(states: Sequence[DomainState], remaining: Remaining) -> DomainState:
+    """The domain that fits with the least to spare, the first of equals; the head if none does.
+
+    Affinity goes before tightness: only the domains as preferred as the head are looked at.
+    """
+    head = states[0]
+    equals = takewhile(lambda state: state.affinity_score == head.affinity_score, states)
+    return min(filter(remaining.fits, equals), key=remaining.offer, default=head)
+
+
+def search(levels: Levels, parameters: AssignmentParameters) -> tuple[int, list[DomainState]] | Shortfall:
     """A level, and the domains of it to fill.
 
     One domain of the requested level; for preferred, else one of a coarser level; else several where it ends.
     """
-    level = parameters.level
-    remaining = Remaining(parameters.slice_count, parameters.leader_count)
+    level, remaining = parameters.level, Remaining(parameters.slice_count, parameters.leader_count)
     while True:
-        ordered = profile.sorted_with_leader(levels[level])
-        state = _one_domain(ordered, remaining, parameters.required, profile)
+        ordered = sorted_with_leader(levels[level], parameters)
+        state = _one_domain(ordered, remaining, parameters)
         if state is not None:
             return level, [state]
         if parameters.required:
             return Shortfall(level, ordered[0].slice_count)
         if level == 0 or parameters.unconstrained:
-            return _several(level, ordered, remaining, profile)
+            return _several(level, ordered, remaining, parameters)
         level -= 1
 
 
 def _one_domain(
-    ordered: list[DomainState], remaining: Remaining, required: bool, profile: Profile
+    ordered: list[DomainState], remaining: Remaining, parameters: AssignmentParameters
 ) -> DomainState | None:
     """A domain that holds everything.
 
     BestFit looks at the head alone, which offers most; but preferred nodes may put a small domain there, and a required
     placement then looks further. LeastFreeCapacity takes the first domain that holds everything.
     """
-    for index, state in enumerate(ordered[:1] if profile.best_fit and not required else ordered):
+    for index, state in enumerate(ordered[:1] if parameters.best_fit and not parameters.required else ordered):
         if remaining.fits(state):
-            return profile.tightest(ordered[index:], remaining) if profile.best_fit else state
+            return _tightest(ordered[index:], remaining) if parameters.best_fit else state
     return None
 
 
 def _several(
-    level: int, ordered: list[DomainState], remaining: Remaining, profile: Profile
+    level: int, ordered: list[DomainState], remaining: Remaining, parameters: AssignmentParameters
 ) -> tuple[int, list[DomainState]] | Shortfall:
     """Domains in order until nothing remains: the leader's first, the last one as tight as possible.
 
@@ -128,16 +121,15 @@ def _several(
         ordered = _leader_to_front(ordered, remaining)
         if not ordered[0].leader_count:
             return Shortfall(level, 0)
-        host = profile.tightest(ordered, remaining) if remaining.fits(ordered[0]) else ordered[0]
-        chosen.append(host)
-        left -= host.slice_count_with_leader
+        chosen.append(_tightest(ordered, remaining) if remaining.fits(ordered[0]) else ordered[0])
+        left -= chosen[0].slice_count_with_leader
         ordered = ordered[1:]
-    ordered = profile.sorted(ordered)
+    ordered = sorted_domains(ordered, parameters)
     for index, state in enumerate(ordered):
         if left <= 0:
             break
         rest = Remaining(left, 0)
-        chosen.append(profile.tightest(ordered[index:], rest) if rest.fits(state) else state)
+        chosen.append(_tightest(ordered[index:], rest) if rest.fits(state) else state)
         left -= chosen[-1].slice_count
     return (level, chosen) if left <= 0 else Shortfall(level, remaining.slice_count - left)
 
@@ -154,17 +146,17 @@ def _leader_to_front(states: list[DomainState], remaining: Remaining) -> list[Do
 
 
 def distribute(
-    states: Sequence[DomainState], remaining: Remaining, slice_size: int, profile: Profile
+    states: list[DomainState], remaining: Remaining, slice_size: int, parameters: AssignmentParameters
 ) -> list[Assigned]:
     """Fill the domains in the given order; the last one may be swapped for a tighter one.
 
     Empty if the domains do not hold everything: the counts promised otherwise, and Kueue then goes on with nothing too.
     """
-    states = _leader_to_front(list(states), remaining)
+    states = _leader_to_front(states, remaining)
     assigned: list[Assigned] = []
     for index, state in enumerate(states):
-        if profile.best_fit and remaining.fits(state):
-            state = profile.tightest(states[index:], remaining)
+        if parameters.best_fit and remaining.fits(state):
+            state = _tightest(states[index:], remaining)
         if remaining.fits(state):
             return [*assigned, Assigned(state, remaining.slice_count * slice_size, remaining.leader_count)]
         slices = min(remaining.offer(state), remaining.slice_count)
@@ -175,12 +167,7 @@ def distribute(
 
 
 def descend(
-    assigned: list[Assigned],
-    level: int,
-    last: int,
-    parameters: AssignmentParameters,
-    profile: Profile,
-    pooled: bool,
+    assigned: list[Assigned], level: int, last: int, parameters: AssignmentParameters, pooled: bool
 ) -> list[Assigned]:
     """What the leaves (level `last`) are given, from what domains of `level` are.
 
@@ -188,27 +175,27 @@ def descend(
     forgotten. From the slice level on, and if not pooled, every parent hands down exactly its own share.
     """
     while pooled and level < parameters.slice_level:
-        children = profile.sorted([child for above in assigned for child in above.state.children])
+        children = sorted_domains([child for above in assigned for child in above.state.children], parameters)
         everything = Remaining(parameters.slice_count, parameters.leader_count)
-        assigned = distribute(children, everything, parameters.slice_size, profile)
+        assigned = distribute(children, everything, parameters.slice_size, parameters)
         level += 1
     while level < last:
         size = parameters.slice_size
         if level >= parameters.slice_level:
             size = parameters.slice_size_at_level.get(level + 1, 1)
         givers = [above for above in assigned if above.pod_count or above.leader_count]
-        assigned = [below for above in givers for below in _hand_down(above, size, profile)]
+        assigned = [below for above in givers for below in _hand_down(above, size, parameters)]
         level += 1
     return assigned
 
 
-def _hand_down(above: Assigned, slice_size: int, profile: Profile) -> list[Assigned]:
+def _hand_down(above: Assigned, slice_size: int, parameters: AssignmentParameters) -> list[Assigned]:
     """What one parent was given among its own children, in slices of `slice_size` pods.
 
     The order is that of the counting: below the slice level no slices were counted there, so that the children with the
     fewest pods come first.
     """
-    children = profile.sorted(above.state.children)
+    children = sorted_domains(above.state.children, parameters)
     for child in children:
         child.cut(slice_size)
-    return distribute(children, Remaining(above.pod_count // slice_size, above.leader_count), slice_size, profile)
+    return distribute(children, Remaining(above.pod_count // slice_size, above.leader_count), slice_size, parameters)

@@ -7,7 +7,7 @@ workers; lost nodes replaced; elastic workloads resized.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 
@@ -16,12 +16,11 @@ from nvlenv.policies.kueue.balanced import balanced
 from nvlenv.policies.kueue.counting import (
     AssignmentParameters,
     DomainState,
-    ExclusionStats,
     Levels,
     fill_in_counts,
     less,
 )
-from nvlenv.policies.kueue.search import Assigned, Profile, Remaining, Shortfall, descend, distribute, search
+from nvlenv.policies.kueue.search import Assigned, Remaining, Shortfall, descend, distribute, search
 from nvlenv.policies.kueue.topology import TopologyTree
 from nvlenv.policies.kueue.types import (
     Assignment,
@@ -66,7 +65,9 @@ class Snapshot:
     ) -> None:
         self.tree = TopologyTree(levels, nodes, flavor_labels or {})
         self.gates = gates or Gates()
-        self.free: list[Resources] = [_sum(node.allocatable for node in leaf.nodes) for leaf in self.tree.leaves]
+        self.free: list[Resources] = [
+            sum((Counter(node.allocatable) for node in leaf.nodes), Counter()) for leaf in self.tree.leaves
+        ]
         self._topology, self._tolerations = topology, tuple(flavor_tolerations)
         for pod in running_pods:
             leaf = self.tree.leaf_by_node.get(pod.node or "")
@@ -124,12 +125,12 @@ class Snapshot:
         if not tree.leaves:
             return Failure(f"no topology domains at level: {tree.levels[parameters.level]}")
         tolerations = (*workers.tolerations, *self._tolerations)
-        levels, stats = fill_in_counts(
+        levels, excluded = fill_in_counts(
             tree, self.free, parameters, tolerations, gates.respect_preferred_affinity, within
         )
         assigned = _on_leaves(levels, parameters, gates)
         if isinstance(assigned, Shortfall):
-            return Failure(self._not_fit(levels, parameters, assigned, stats))
+            return Failure(self._not_fit(levels, parameters, assigned, excluded))
         placed = {workers.name: self._assignment([(entry.state, entry.pod_count) for entry in assigned])}
         if leader is not None:
             placed[leader.name] = self._assignment([(entry.state, entry.leader_count) for entry in assigned])
@@ -148,9 +149,7 @@ class Snapshot:
         for values, count in assignment.domains:
             self.charge(Usage(values, podset.requests, count))
 
-    def _not_fit(
-        self, levels: Levels, parameters: AssignmentParameters, short: Shortfall, stats: ExclusionStats
-    ) -> str:
+    def _not_fit(self, levels: Levels, parameters: AssignmentParameters, short: Shortfall, excluded: str) -> str:
         kind = "slice" if parameters.slice_size > 1 else "pod"
         if parameters.layers:
             said = f"doesn't allow to fit; {self._layers_fit(levels, parameters, short.level)}"
@@ -158,7 +157,7 @@ class Snapshot:
             said = f"doesn't allow to fit any of {parameters.slice_count} {kind}(s)"
         else:
             said = f"allows to fit only {short.fitting} out of {parameters.slice_count} {kind}(s)"
-        return f'topology "{self._topology}" {said}{stats}'
+        return f'topology "{self._topology}" {said}{excluded}'
 
     def _layers_fit(self, levels: Levels, parameters: AssignmentParameters, level: int) -> str:
         """For every layer, how many of its slices fit into the best domain of the searched level."""
@@ -287,20 +286,19 @@ class Snapshot:
 
 
 def _on_leaves(levels: Levels, parameters: AssignmentParameters, gates: Gates) -> list[Assigned] | Shortfall:
-    profile = Profile(best_fit=not (parameters.unconstrained and gates.mixed_profile))
     last = len(levels) - 1
     if gates.balanced_placement and not parameters.required and not parameters.unconstrained:
-        even = balanced(levels, parameters, profile)
+        even = balanced(levels, parameters)
         if even is not None:
             level, assigned = even
-            return descend(assigned, level, last, parameters, profile, pooled=False)
-    found = search(levels, parameters, profile)
+            return descend(assigned, level, last, parameters, pooled=False)
+    found = search(levels, parameters)
     if isinstance(found, Shortfall):
         return found
     level, states = found
     everything = Remaining(parameters.slice_count, parameters.leader_count)
-    assigned = distribute(states, everything, parameters.slice_size, profile)
-    return descend(assigned, level, last, parameters, profile, pooled=True)
+    assigned = distribute(states, everything, parameters.slice_size, parameters)
+    return descend(assigned, level, last, parameters, pooled=True)
 
 
 def _groups(podsets: Sequence[PodSetRequest]) -> list[list[PodSetRequest]]:
@@ -316,10 +314,3 @@ def _groups(podsets: Sequence[PodSetRequest]) -> list[list[PodSetRequest]]:
         if len(members) > 2:
             raise InputError("workload", "group", [podset.name for podset in members], "a leader and its workers")
     return list(groups.values())
-
-
-def _sum(parts: Iterable[Resources]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for part in parts:
-        total.update(part)
-    return dict(total)

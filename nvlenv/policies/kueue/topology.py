@@ -76,11 +76,10 @@ def _check_levels(levels: Sequence[str]) -> None:
 def participates(node: KueueNode, levels: Sequence[str], flavor_labels: Mapping[str, str]) -> bool:
     """Whether the node is part of the topology at all: usable, of the flavor, and labelled on every level."""
     usable = node.ready and not node.unschedulable
-    return usable and has_labels(node, flavor_labels) and all(level in node.labels for level in levels)
+    return usable and _has_labels(node, flavor_labels) and all(level in node.labels for level in levels)
 
 
-def has_labels(node: KueueNode, wanted: Mapping[str, str]) -> bool:
-    """Whether the node carries all these labels."""
+def _has_labels(node: KueueNode, wanted: Mapping[str, str]) -> bool:
     return all(node.labels.get(key) == value for key, value in wanted.items())
 
 
@@ -91,7 +90,7 @@ def obstacle(
     for taint in node.taints:
         if taint.effect in _SCHEDULING_EFFECTS and not any(_tolerates(t, taint) for t in tolerations):
             return f'taint "{taint}"'
-    if not has_labels(node, selector):
+    if not _has_labels(node, selector):
         return "nodeSelector"
     if affinity.required is not None and not any(_matches(term, node) for term in affinity.required):
         return "affinity"
