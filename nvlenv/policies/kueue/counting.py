@@ -32,14 +32,19 @@ class AssignmentParameters:
 
     workers: PodSetRequest
     leader: PodSetRequest | None
+    gates: Gates
     level: int  # where the search starts; levels are counted from the coarsest, 0
     required: bool
     unconstrained: bool
-    best_fit: bool  # fill the largest domains first and the last one tightly; else LeastFreeCapacity: the fullest first
     slice_level: int
     slice_size: int
     layers: tuple[Layer, ...] = ()  # all slice layers, if there is more than one
     slice_size_at_level: dict[int, int] = field(default_factory=dict)  # pods that come together below the slice level
+
+    @property
+    def best_fit(self) -> bool:
+        """Fill the largest domains first and the last one tightly; else (LeastFreeCapacity) the fullest first."""
+        return not (self.unconstrained and self.gates.mixed_profile)
 
     @property
     def slice_count(self) -> int:
@@ -73,14 +78,13 @@ class AssignmentParameters:
         sizes = _inner_sizes(outer, inner, levels)
         if isinstance(sizes, Failure):
             return sizes
-        unconstrained = request.mode not in (TopologyMode.REQUIRED, TopologyMode.PREFERRED)
         return cls(
             workers,
             leader,
+            gates,
             level=levels.index(key),
             required=request.mode == TopologyMode.REQUIRED,
-            unconstrained=unconstrained,
-            best_fit=not (unconstrained and gates.mixed_profile),
+            unconstrained=request.mode not in (TopologyMode.REQUIRED, TopologyMode.PREFERRED),
             slice_level=levels.index(outer.level),
             slice_size=outer.size,
             layers=layers if inner else (),
@@ -198,7 +202,6 @@ def fill_in_counts(
     free: Sequence[Resources],
     parameters: AssignmentParameters,
     tolerations: Sequence[Toleration],
-    respect_affinity: bool,
     within: Path = (),
 ) -> tuple[Levels, str]:
     """The states of all levels, and why leaves take no pod, as failure messages end ("" if all take some).
@@ -217,7 +220,8 @@ def fill_in_counts(
             if reason is not None:
                 reasons[reason] += 1
                 continue
-            state.affinity_score = affinity_score(node, workers.affinity) if respect_affinity else 0
+            if parameters.gates.respect_preferred_affinity:
+                state.affinity_score = affinity_score(node, workers.affinity)
         if state.domain.path[: len(within)] != within:
             reasons["topologyDomain"] += 1
             continue

@@ -13,13 +13,7 @@ from dataclasses import replace
 
 from nvlenv.common.errors import InputError
 from nvlenv.policies.kueue.balanced import balanced
-from nvlenv.policies.kueue.counting import (
-    AssignmentParameters,
-    DomainState,
-    Levels,
-    fill_in_counts,
-    less,
-)
+from nvlenv.policies.kueue.counting import AssignmentParameters, DomainState, Levels, fill_in_counts, less
 from nvlenv.policies.kueue.search import Assigned, Remaining, Shortfall, descend, distribute, search
 from nvlenv.policies.kueue.topology import TopologyTree
 from nvlenv.policies.kueue.types import (
@@ -118,17 +112,14 @@ class Snapshot:
         self, workers: PodSetRequest, leader: PodSetRequest | None = None, within: Path = ()
     ) -> dict[str, Assignment] | Failure:
         """Assignments by pod set, charged. within: path of the domain in which the pods must stay."""
-        tree, gates = self.tree, self.gates
-        parameters = AssignmentParameters.of(tree.levels, workers, leader, gates)
+        parameters = AssignmentParameters.of(self.tree.levels, workers, leader, self.gates)
         if isinstance(parameters, Failure):
             return parameters
-        if not tree.leaves:
-            return Failure(f"no topology domains at level: {tree.levels[parameters.level]}")
+        if not self.tree.leaves:
+            return Failure(f"no topology domains at level: {self.tree.levels[parameters.level]}")
         tolerations = (*workers.tolerations, *self._tolerations)
-        levels, excluded = fill_in_counts(
-            tree, self.free, parameters, tolerations, gates.respect_preferred_affinity, within
-        )
-        assigned = _on_leaves(levels, parameters, gates)
+        levels, excluded = fill_in_counts(self.tree, self.free, parameters, tolerations, within)
+        assigned = _on_leaves(levels, parameters)
         if isinstance(assigned, Shortfall):
             return Failure(self._not_fit(levels, parameters, assigned, excluded))
         placed = {workers.name: self._assignment([(entry.state, entry.pod_count) for entry in assigned])}
@@ -285,9 +276,9 @@ class Snapshot:
         return leaf.path
 
 
-def _on_leaves(levels: Levels, parameters: AssignmentParameters, gates: Gates) -> list[Assigned] | Shortfall:
+def _on_leaves(levels: Levels, parameters: AssignmentParameters) -> list[Assigned] | Shortfall:
     last = len(levels) - 1
-    if gates.balanced_placement and not parameters.required and not parameters.unconstrained:
+    if parameters.gates.balanced_placement and not parameters.required and not parameters.unconstrained:
         even = balanced(levels, parameters)
         if even is not None:
             level, assigned = even
