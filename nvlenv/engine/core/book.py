@@ -16,8 +16,7 @@ from nvlenv.engine.core.parts import Part
 from nvlenv.engine.model.jobs import UNLIMITED, Job, Pod
 from nvlenv.engine.model.snapshot import ClusterSnapshot, Node, NodeState
 from nvlenv.policies.kueue import topology as kueue
-from nvlenv.policies.kueue.types import Node as KueueNode
-from nvlenv.policies.kueue.types import NodeAffinity, Toleration
+from nvlenv.policies.kueue.types import KueueNode, NodeAffinity, Toleration
 
 GPU_TAINT = Toleration(key="nvidia.com/gpu", operator="Exists")  # Kubernetes gives it to pods that ask for GPUs
 SCARCE = ("cpu", "memory", "places for pods", "matching labels or tolerated taints")
