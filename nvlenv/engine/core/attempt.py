@@ -16,7 +16,7 @@ from nvlenv.cluster.types import IntArray, Mode
 from nvlenv.engine.core.book import Book, need_of
 from nvlenv.engine.core.evictions import evict_job, evicted_and_moved, moved_have_room, resource_victims
 from nvlenv.engine.core.explain import ask_policy, room, why_no_quota, why_no_room
-from nvlenv.engine.core.kernels import AT_HAND, NO_QUOTA, join_queue, restrict, take_up, unrestrict
+from nvlenv.engine.core.kernels import AT_HAND, NO_QUOTA, restrict, take_up, unrestrict
 from nvlenv.engine.core.live import Live
 from nvlenv.engine.core.parts import Part, leaders_without_gpus
 from nvlenv.engine.model.answers import Binding, Cause, Eviction, Loss, Placed, Refused, Step, Why
@@ -24,6 +24,7 @@ from nvlenv.engine.model.jobs import Job, Pod, PodSet
 from nvlenv.policies.resolver import policy_name
 from nvlenv.simulator.decision import ActionLayout, Decision, Policy
 from nvlenv.simulator.events import stop
+from nvlenv.simulator.queues import enqueue
 from nvlenv.simulator.state import Sim
 from nvlenv.simulator.step import apply
 
@@ -210,7 +211,7 @@ class Attempt:
         """A row that was decided waits again, and nobody was evicted for it."""
         if tried.before is None:
             stop(self._live.sim, row)
-            join_queue(self._live.sim, row)
+            enqueue(self._live.sim, row)
         else:  # the row is still at hand there, perhaps with slices that went to free racks
             self._live.sim = tried.before
             apply(self._live.sim, ActionLayout(self._live.spec.racks).hold)

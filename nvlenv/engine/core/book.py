@@ -76,31 +76,25 @@ class NodeResources:
         if self._unlimited and matches is None:
             return None
         free = self.free if returned is None else self.free + returned
-        pods = np.full(free.shape[1], MANY, np.int64)
-        for amount, each in zip(free, (part.cpu, part.memory, part.fused), strict=True):
-            if each:
-                np.minimum(pods, np.maximum(amount, 0) // each, out=pods)
-        if matches is not None:
-            pods[~matches] = 0
-        return pods.astype(np.int32)
+        pods = self._by_resource(part, free).min(axis=0).astype(np.int32)
+        return pods if matches is None else np.where(matches, pods, np.int32(0))
 
     def most(self, part: Part) -> NDArray[np.int64]:
         """(M,): pods of a part that each node could take if it were empty and up."""
-        sizes = (part.gpus_per_pod, part.cpu, part.memory, part.fused)
-        pods = np.min([have // each for have, each in zip(self._all, sizes, strict=True) if each], axis=0)
+        pods = np.minimum(self._all[0] // part.gpus_per_pod, self._by_resource(part, self._all[1:]).min(axis=0))
         matches = self._matching(part)
-        found: NDArray[np.int64] = pods if matches is None else np.where(matches, pods, 0)
-        return found
+        return pods if matches is None else np.where(matches, pods, 0)
 
-    def scarcest(self, part: Part) -> NDArray[np.int8]:
+    def scarcest(self, part: Part) -> NDArray[np.int64]:
         """(M,): what each node has least of for a part's pods, an index into SCARCE."""
-        sizes = np.array([part.cpu, part.memory, part.fused], np.int64)[:, None]
-        pods = np.where(sizes > 0, np.maximum(self.free, 0) // np.maximum(sizes, 1), MANY)
-        scarce: NDArray[np.int8] = pods.argmin(axis=0).astype(np.int8)
+        scarce: NDArray[np.int64] = self._by_resource(part, self.free).argmin(axis=0)
         matches = self._matching(part)
-        if matches is not None:
-            scarce[~matches] = len(SCARCE) - 1
-        return scarce
+        return scarce if matches is None else np.where(matches, scarce, len(SCARCE) - 1)
+
+    def _by_resource(self, part: Part, amounts: Amounts) -> Amounts:
+        """(3, M): pods of a part for which each of these amounts (3, M) is enough."""
+        sizes = np.array([part.cpu, part.memory, part.fused], np.int64)[:, None]
+        return np.where(sizes > 0, np.maximum(amounts, 0) // np.maximum(sizes, 1), MANY)
 
     def shortage(self, node: int, need: Need) -> list[int]:
         """What (cpu, memory, pods) a node lacks, 0 where it has enough."""

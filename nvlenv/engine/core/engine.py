@@ -24,7 +24,7 @@ from nvlenv.common.errors import InputError
 from nvlenv.engine.core import state_file
 from nvlenv.engine.core.attempt import Attempt
 from nvlenv.engine.core.book import Book
-from nvlenv.engine.core.defrag import clearings
+from nvlenv.engine.core.defrag import Defragmentation
 from nvlenv.engine.core.evictions import replace_node
 from nvlenv.engine.core.explain import SHOWN, never_fits
 from nvlenv.engine.core.live import NO_QUEUE, SECONDS, crowded, gpus_by_node, live_of, queues_of
@@ -77,7 +77,7 @@ class PlacementEngine:
     def from_state(cls, state: dict[str, Any], policy: Policy | str | Path = UNTUNED) -> PlacementEngine:
         """The engine that `state()` was taken from. `InputError` for anything else than such a state."""
         with state_file.as_written():
-            cluster, settings, times = state_file.read_state(state)
+            cluster, settings, times = state_file.read_engine_state(state)
             engine = cls(replace(cluster, jobs=()), policy, settings, times.began)
             engine._last, engine._turn = times.last, times.turn
             engine._crowded = crowded(cluster)
@@ -207,7 +207,7 @@ class PlacementEngine:
         saved, last = self._live.save(), self._last
         self._tick(at)
         try:
-            return clearings(self._live, self._book, nodes, limit)
+            return tuple(Defragmentation(self._live, self._book, nodes).clearings(limit))
         finally:
             self._live.restore(saved)
             self._last = last

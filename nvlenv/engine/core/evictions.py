@@ -7,7 +7,7 @@ failed node, whose jobs go on with spares of the same rack, where every link is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -24,7 +24,7 @@ from nvlenv.simulator.state import RUNNING, WAITING, Sim
 # Victims of a job of higher priority
 
 
-def may_evict(live: Live, priority: int, victim: Job) -> bool:
+def gives_way(live: Live, priority: int, victim: Job) -> bool:
     """The simulator's rule, for jobs with and without GPUs: lower priority, preemptible, not evicted too often."""
     if victim.verification or not victim.preemptible or victim.priority >= priority:
         return False
@@ -93,7 +93,7 @@ def resource_victims(
         gone = [pod for other in here if other.id in leaving or other.id in victims for pod in other.pods]
         need = np.array([part.cpu, part.memory, part.fused], np.object_) * count + need_of(placed, name)
         stay = [other for other in here if other.id not in leaving and other.id not in victims]
-        candidates = [other for other in stay if may_evict(live, job.priority, other)]
+        candidates = [other for other in stay if gives_way(live, job.priority, other)]
         found = _fewest(book, node, need - need_of(gone, name), candidates)
         if found is None:
             return None
@@ -130,13 +130,14 @@ def replace_node(live: Live, book: Book, node: str) -> NodeLoss:
 
     Of jobs without GPUs only the pods on the node end, at once. Evicted jobs with GPUs are still in the book.
     """
+    rack = int(live.spec.node_rack[book.number(node)])
     replaced, evictions = [], []
     for job in sorted(book.on(node), key=lambda job: (-job.gpus, job.id)):
         if not job.gpus:  # pods that need no link to each other, and no rack
             book.end_pods(job, node)
             evictions.append(job.eviction(Loss.FAILED, node=node))
             continue
-        spares = _spares(live, book, job, node)
+        spares = fit_in_rack(live, book, rack, job.pods_on(node))
         if spares is not None:
             replaced.append(_swap(live, book, job, node, spares))
             continue
@@ -146,33 +147,12 @@ def replace_node(live: Live, book: Book, node: str) -> NodeLoss:
     return NodeLoss(node, tuple(replaced), tuple(evictions))
 
 
-def _spares(live: Live, book: Book, job: Job, node: str) -> list[str] | None:
-    """A node for each pod of the job on the failed node: the tightest of the rack that has room; None: none has."""
-    rack = live.sim.racks[int(live.spec.node_rack[book.number(node)])]
-    nodes = range(int(rack["node0"]), int(rack["node1"]))
-    good = [n for n in nodes if live.sim.nodes["blocked"][n] == 0 and not book.resources.repels(n, [node])]
-    free = {n: int(live.sim.nodes["free"][n]) for n in good}
-    taken: dict[int, list[Pod]] = {n: [] for n in free}
-    spares = []
-    for pod in job.pods_on(node):
-        fits = [n for n in free if free[n] >= pod.gpus and book.resources.has_room(n, need_of([*taken[n], pod]))]
-        if not fits:
-            return None
-        best = min(fits, key=lambda n: (free[n], n))
-        free[best] -= pod.gpus
-        taken[best].append(pod)
-        spares.append(book.name(best))
-    return spares
-
-
-def _swap(live: Live, book: Book, job: Job, node: str, spares: list[str]) -> Replacement:
-    """The arrays first, then the book."""
-    number = book.number(node)
-    room = dict.fromkeys(spares, 0)
-    for spare, pod in zip(spares, job.pods_on(node), strict=True):
-        room[spare] += pod.gpus
-    rack = live.rack_of(number)
-    bound = tuple(Binding("", spare, rack, spares.count(spare), gpus) for spare, gpus in room.items())
+def _swap(live: Live, book: Book, job: Job, node: str, places: list[int]) -> Replacement:
+    """The job's pods on a node go to these places, first in the arrays, then in the book."""
+    number, gone = book.number(node), job.pods_on(node)
+    room = dict.fromkeys(places, 0)
+    for place, pod in zip(places, gone, strict=True):
+        room[place] += pod.gpus
     cost = 0.0
     for row in live.rows.get(job.id, ()):
         # Of a crowded node the row of a job that was there before may have less than its pods hold.
@@ -181,20 +161,16 @@ def _swap(live: Live, book: Book, job: Job, node: str, spares: list[str]) -> Rep
             continue
         cost += live.work_lost(row)
         gpus = {}
-        for spare in room:
-            gpus[spare] = min(here, room[spare])
-            room[spare] -= gpus[spare]
-            here -= gpus[spare]
-        move_gpus(live, row, number, {book.number(spare): count for spare, count in gpus.items()})
+        for place in room:
+            gpus[place] = min(here, room[place])
+            room[place] -= gpus[place]
+            here -= gpus[place]
+        move_gpus(live, row, number, gpus)
+    spares = [book.name(place) for place in places]
     left = iter(spares)
     pods = tuple(replace(pod, node=next(left)) if pod.node == node else pod for pod in job.pods)
     book.add(replace(job, pods=pods, bindings=_rebound(job, node, spares, book)))
-    return Replacement(job.id, rack, node, bound, cost)
-
-
-def move_gpus(live: Live, row: int, node: int, to: Mapping[int, int]) -> None:
-    """What a row holds on a node goes to other nodes: so many GPUs to each."""
-    swap(live.sim, row, node, np.array(list(to), np.int32), np.array(list(to.values()), np.int32))
+    return Replacement(job.id, live.rack_of(number), node, bindings_of(live, book, gone, places), cost)
 
 
 def _rebound(job: Job, node: str, spares: list[str], book: Book) -> tuple[Binding, ...]:
@@ -208,3 +184,52 @@ def _rebound(job: Job, node: str, spares: list[str], book: Book) -> tuple[Bindin
         bindings += [replace(binding, node=next(left), pods=1, gpus=each) for _ in range(binding.pods)]
     order = list(dict.fromkeys(binding.pod_set for binding in job.bindings))
     return tuple(sorted(bindings, key=lambda binding: (order.index(binding.pod_set), book.number(binding.node))))
+
+
+# Pods that go elsewhere
+
+
+def fit_in_rack(
+    live: Live, book: Book, rack: int, pods: Sequence[Pod], coming: Sequence[Pod] = (), taken: Sequence[Pod] = ()
+) -> list[int] | None:
+    """The tightest nodes of a rack for these pods, as they come; None: some pod finds none.
+
+    `coming` are other pods that go to nodes where the book does not have them yet, and `taken` those of them that the
+    arrays do not have there either.
+    """
+    sim, places = live.sim, []
+    inside = range(int(sim.racks["node0"][rack]), int(sim.racks["node1"][rack]))
+    free = {node: int(sim.nodes["free"][node]) for node in inside if sim.nodes["blocked"][node] == 0}
+    for pod in taken:
+        if book.number(pod.node) in free:
+            free[book.number(pod.node)] -= pod.gpus
+    coming = list(coming)
+    for pod in pods:
+        good = [node for node in free if free[node] >= pod.gpus and _lets_in(book, node, pod, coming)]
+        if not good:
+            return None
+        best = min(good, key=lambda node: (free[node], node))
+        free[best] -= pod.gpus
+        coming.append(replace(pod, node=book.name(best)))
+        places.append(best)
+    return places
+
+
+def _lets_in(book: Book, node: int, pod: Pod, coming: Sequence[Pod]) -> bool:
+    """True if a node has the cpu, memory and place for a pod beside those that come, and no taint new to it."""
+    need = need_of([pod]) + need_of(coming, book.name(node))
+    return not book.resources.repels(node, [pod.node]) and book.resources.has_room(node, need)
+
+
+def move_gpus(live: Live, row: int, node: int, to: Mapping[int, int]) -> None:
+    """What a row holds on a node goes to other nodes: so many GPUs to each."""
+    swap(live.sim, row, node, np.array(list(to), np.int32), np.array(list(to.values()), np.int32))
+
+
+def bindings_of(live: Live, book: Book, pods: Sequence[Pod], places: Sequence[int]) -> tuple[Binding, ...]:
+    """Pods and their nodes, of no pod set that is known, as bindings node by node."""
+    bindings = []
+    for place in dict.fromkeys(places):
+        here = [pod for pod, other in zip(pods, places, strict=True) if other == place]
+        bindings.append(Binding("", book.name(place), live.rack_of(place), len(here), sum(pod.gpus for pod in here)))
+    return tuple(bindings)

@@ -11,12 +11,11 @@ from nvlenv.policies.heuristics.choose import LIFETIME, SLURM, rack_keys
 from nvlenv.policies.heuristics.packing import part_here
 from nvlenv.policies.heuristics.reservation import is_kept, keeps_pool, refresh_reservation, what_is_kept
 from nvlenv.policies.heuristics.spreading import waits_for_domain
-from nvlenv.simulator.events import lost_work, run
+from nvlenv.simulator.events import run
 from nvlenv.simulator.feasibility import block_of_job, consider
 from nvlenv.simulator.occupancy import occupy, set_node
 from nvlenv.simulator.preemption import mark_opens, node_state
-from nvlenv.simulator.queues import dequeue, enqueue, has_quota
-from nvlenv.simulator.state import DONE
+from nvlenv.simulator.queues import has_quota
 
 NOTHING_FITS, NO_QUOTA, AT_HAND = 0, 1, 2  # what `take_up` finds
 
@@ -49,19 +48,6 @@ def assign_gpus(sim, rows, first, slots):
             sim.jobs[j].first_gpu = slot
             set_node(sim, n, sim.nodes[n].free - 1, sim.nodes[n].blocked)
         run(sim, j)
-
-
-@kernel
-def join_queue(sim, j):
-    """Job j begins to wait."""
-    enqueue(sim, j)
-
-
-@kernel
-def leave_queue(sim, j):
-    """Job j waits no longer, and does not run either."""
-    dequeue(sim, j)
-    sim.jobs[j].status = DONE
 
 
 @kernel
@@ -138,12 +124,6 @@ def swap(sim, j, n, spares, gpus):
     set_node(sim, n, sim.nodes[n].free + count, sim.nodes[n].blocked)
     for k in range(len(spares)):
         occupy(sim, j, spares[k], gpus[k])
-
-
-@kernel
-def hours_lost(sim, j, keeps_progress):
-    """Hours of work that stopping job j now costs it."""
-    return lost_work(sim, j, keeps_progress)
 
 
 @kernel

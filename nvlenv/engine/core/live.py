@@ -14,14 +14,16 @@ from typing import NamedTuple
 import numpy as np
 
 from nvlenv.cluster.types import ClusterSpec, Mode, QueueSpec, Workload
-from nvlenv.engine.core.kernels import assign_nodes, hours_lost, join_queue, leave_queue
+from nvlenv.engine.core.kernels import assign_nodes
 from nvlenv.engine.core.parts import Part, running_part, workload_of
 from nvlenv.engine.model.jobs import Job
 from nvlenv.engine.model.settings import Settings
 from nvlenv.engine.model.snapshot import ClusterSnapshot, NodeState
+from nvlenv.simulator.events import lost_work
 from nvlenv.simulator.load import load, load_jobs
 from nvlenv.simulator.occupancy import set_node
-from nvlenv.simulator.state import NO_DEMAND, Dims, Sim, allocate
+from nvlenv.simulator.queues import dequeue, enqueue
+from nvlenv.simulator.state import DONE, NO_DEMAND, Dims, Sim, allocate
 
 SECONDS = 3600.0  # of an hour
 SPARE_ROWS = 1024
@@ -104,21 +106,22 @@ class Live:
             self.withdraw(job)
         if job not in self.rows:
             for row in self.add(job, parts):
-                join_queue(self.sim, row)
+                enqueue(self.sim, row)
             return self.rows[job]
         for row, part in zip(self.rows[job], parts, strict=True):
-            leave_queue(self.sim, row)
+            dequeue(self.sim, row)
             kept = {name: self.sim.jobs[name][row] for name in KEPT}
             self._fill(slice(row, row + 1), [part])
             for name, value in kept.items():
                 self.sim.jobs[name][row] = value
-            join_queue(self.sim, row)
+            enqueue(self.sim, row)
         return self.rows[job]
 
     def withdraw(self, job: str) -> None:
         """The job waits no longer."""
         for row in self.rows[job]:
-            leave_queue(self.sim, row)
+            dequeue(self.sim, row)
+            self.sim.jobs["status"][row] = DONE
         self.drop(job)
 
     def drop(self, job: str) -> None:
@@ -150,7 +153,7 @@ class Live:
 
     def work_lost(self, row: int, keeps_progress: bool = False) -> float:
         """GPU-hours of work that stopping a row now costs."""
-        return float(self.sim.jobs["gpus"][row]) * float(hours_lost(self.sim, row, keeps_progress))
+        return float(self.sim.jobs["gpus"][row]) * float(lost_work(self.sim, row, keeps_progress))
 
     # Copies
 
@@ -226,7 +229,7 @@ def live_of(cluster: ClusterSnapshot, settings: Settings, began: float) -> Live:
     parts = running_parts(cluster, jobs, settings, spec.gpus_per_node)
     live = Live(spec, queues_of(cluster), settings, [(job.id, part) for job, part in zip(jobs, parts, strict=True)])
     mark_failed(live.sim, cluster)
-    assign(live.sim, cluster, jobs, [run_of(job, began, settings) for job in jobs])
+    start_running(live.sim, cluster, jobs, [run_of(job, began, settings) for job in jobs])
     assigned = np.bincount(live.sim.gpu_job[live.sim.gpu_job >= 0], minlength=len(jobs))
     rows = live.sim.jobs[: len(jobs)]
     rows["movable"][assigned < rows["gpus"]] = 0  # on overcommitted nodes: its pods are not to be told apart
@@ -246,7 +249,7 @@ def run_of(job: Job, now: float, settings: Settings) -> tuple[float, float]:
     return start, start + (settings.estimate_hours if job.estimate is None else job.estimate)
 
 
-def assign(sim: Sim, cluster: ClusterSnapshot, jobs: Sequence[Job], runs: Sequence[tuple[float, float]]) -> None:
+def start_running(sim: Sim, cluster: ClusterSnapshot, jobs: Sequence[Job], runs: Sequence[tuple[float, float]]) -> None:
     """The first rows of a simulator run on the nodes of these jobs; `runs` are their starts and ends (h)."""
     number = {node.name: index for index, node in enumerate(cluster.nodes)}
     pods = [[pod for pod in job.pods if pod.gpus] for job in jobs]

@@ -16,7 +16,7 @@ import numpy as np
 
 from nvlenv.common.errors import InputError
 from nvlenv.engine.core.book import Book
-from nvlenv.engine.core.kernels import assign_gpus, join_queue
+from nvlenv.engine.core.kernels import assign_gpus
 from nvlenv.engine.core.live import Live
 from nvlenv.engine.core.parts import Part
 from nvlenv.engine.formats.load import parse_snapshot
@@ -24,6 +24,7 @@ from nvlenv.engine.model.answers import Binding
 from nvlenv.engine.model.jobs import Job
 from nvlenv.engine.model.settings import Settings
 from nvlenv.engine.model.snapshot import ClusterSnapshot
+from nvlenv.simulator.queues import enqueue
 from nvlenv.simulator.state import RUNNING
 
 STATE_FORMAT = "nvlenv-engine/1"
@@ -81,7 +82,7 @@ def as_written() -> Iterator[None]:
         raise InputError("engine state", "", f"{type(error).__name__}: {error}", "a state as it was written") from None
 
 
-def read_state(state: Any) -> tuple[ClusterSnapshot, Settings, Times]:
+def read_engine_state(state: Any) -> tuple[ClusterSnapshot, Settings, Times]:
     """What an engine begins with; its jobs are in the order in which they came. `InputError` for another format."""
     found = state.get("format") if isinstance(state, dict) else type(state).__name__
     if found != STATE_FORMAT:
@@ -116,7 +117,7 @@ def restore(state: Mapping[str, Any], cluster: ClusterSnapshot, live: Live, book
     assign_gpus(sim, np.array([row for row, _ in running], np.int32), first, slots)
     for row, entry in enumerate(rows):
         if entry["gpus"] is None:
-            join_queue(sim, row)
+            enqueue(sim, row)
         _set(live, row, entry["row"])
     for name in CLOCK_FIELDS:
         sim.clock[name] = float(state["clock"][name])

@@ -14,7 +14,7 @@ import numpy as np
 
 from nvlenv.cluster.types import ClusterSpec, Workload
 from nvlenv.common.errors import InputError
-from nvlenv.engine.core.live import assign, mark_failed, queues_of, run_of, running_parts, simulated_jobs
+from nvlenv.engine.core.live import mark_failed, queues_of, run_of, running_parts, simulated_jobs, start_running
 from nvlenv.engine.core.parts import parts_of, workload_of
 from nvlenv.engine.model.answers import Answer
 from nvlenv.engine.model.jobs import Job, check_job
@@ -180,7 +180,7 @@ def _prepare(beginning: Beginning, arriving: Workload, usual: tuple[float, ...])
     rules = replace(beginning.settings.rules(), horizon=beginning.hours)
     load(sim, beginning.spec, work, rules, (*beginning.weights, *usual), queues)
     mark_failed(sim, beginning.cluster)  # nothing tells when it is repaired
-    assign(sim, beginning.cluster, beginning.running, [(0.0, hours) for hours in beginning.left])
+    start_running(sim, beginning.cluster, beginning.running, [(0.0, hours) for hours in beginning.left])
     sim.clock["next_job"] = beginning.hero
     return sim
 

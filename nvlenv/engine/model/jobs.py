@@ -21,6 +21,7 @@ from nvlenv.policies.kueue.types import Layer, Toleration
 UNLIMITED = 2**63 - 1  # of a resource that the source says nothing about: it never keeps a pod away
 MAX_GPUS = 2**31 - 1  # of one job: the arrays of the simulator hold 32 bits
 MAX_PRIORITY = 2**31 - 1  # of Kubernetes: 32 bits with a sign
+NOT_OF_FILES = {"bindings", "speed"}  # fields of a job that no cluster's file tells
 
 
 @dataclass(frozen=True)

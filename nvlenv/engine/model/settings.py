@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
 from nvlenv.common.errors import InputError
 from nvlenv.simulator.load import Rules
 
@@ -50,7 +52,9 @@ class Settings:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        return {**vars(self), "weights": {str(key): value for key, value in self.weights.items()}}
+        """As JSON data."""
+        data: dict[str, Any] = to_jsonable_python(self)
+        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Settings:

@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from pydantic import TypeAdapter
+
 from nvlenv.cluster.topology import SEPARATOR, cluster_from_nodes
 from nvlenv.cluster.types import ClusterSpec, QueueSpec
 from nvlenv.common.errors import InputError
-from nvlenv.engine.model.jobs import UNLIMITED, Job, check_priority
+from nvlenv.engine.model.jobs import NOT_OF_FILES, UNLIMITED, Job, check_priority
 from nvlenv.policies.kueue.types import Taint
 
 FORMAT = "nvlenv-cluster/1"
@@ -172,7 +174,10 @@ class ClusterSnapshot:
 
     def as_json(self) -> dict[str, Any]:
         """The snapshot in the project's own format; reading its JSON text gives an equal snapshot."""
-        return {"format": FORMAT, **_plain(self)}
+        own: dict[str, Any] = _as_data().dump_python(
+            self, mode="json", exclude_defaults=True, exclude={"source": True, "jobs": {"__all__": NOT_OF_FILES}}
+        )
+        return {"format": FORMAT, **own}
 
     @cached_property
     def _held(self) -> dict[str, list[tuple[str, Resources]]]:
@@ -200,6 +205,11 @@ class ClusterSnapshot:
             if getattr(amount, resource):
                 totals[job] = totals.get(job, 0) + getattr(amount, resource)
         return max(totals, key=lambda job: totals[job], default="")
+
+
+@cache
+def _as_data() -> TypeAdapter[ClusterSnapshot]:
+    return TypeAdapter(ClusterSnapshot)
 
 
 def make_snapshot(
@@ -271,23 +281,3 @@ def _check_names(where: str, kind: str, names: Sequence[str]) -> None:
     double = next((name for name, following in pairwise(sorted(names)) if name == following), None)
     if double is not None:
         raise InputError(where, f"{kind} {double}", "two of this name", "one")
-
-
-def _plain(value: Any) -> Any:
-    """Dataclasses as mappings without the fields that have their default."""
-    if hasattr(value, "__dataclass_fields__"):
-        kind: Any = type(value)
-        defaults = _defaults(kind)
-        return {name: _plain(getattr(value, name)) for name in defaults if getattr(value, name) != defaults[name]}
-    if isinstance(value, Mapping):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, tuple):
-        return [_plain(entry) for entry in value]
-    return str(value) if isinstance(value, StrEnum) else value
-
-
-@cache
-def _defaults(kind: Any) -> dict[str, Any]:
-    """The default of each field that takes part in comparisons; MISSING where there is none."""
-    compared = [f for f in fields(kind) if f.compare]
-    return {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in compared}
