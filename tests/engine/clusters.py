@@ -57,3 +57,9 @@ def gang(
     amounts = {key: fields.pop(key) for key in ("cpu", "memory", "node_selector") if key in fields}
     pod_set = PodSet("main", pods, gpus, mode=mode, level=level, slices=slices, **amounts)
     return Job(name=name, pod_sets=(pod_set,), **{"namespace": "default", "preemptible": True, **fields})
+
+
+def unreachable_gpus(snapshot: ClusterSnapshot, **pod: Any) -> dict[str, int]:
+    """GPUs that `ClusterSnapshot.unreachable` finds on each node, 0 where it finds none."""
+    found = {lost.node: lost.gpus for lost in snapshot.unreachable(**pod)}
+    return {place.name: found.get(place.name, 0) for place in snapshot.nodes}

@@ -7,8 +7,8 @@ of a node that the job needs give way.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -40,6 +40,7 @@ class Tried:
     before: Sim | None = None  # the arrays before the first eviction, where there was one
 
 
+@dataclass
 class Attempt:
     """A waiting job, tried against a live cluster.
 
@@ -47,54 +48,48 @@ class Attempt:
     were placed before the one that was refused: the caller has a copy.
     """
 
-    def __init__(
-        self,
-        live: Live,
-        book: Book,
-        policy: Policy,
-        turn: int,
-        job: Job,
-        parts: Sequence[Part],
-        notes: tuple[str, ...],
-        shown: int,
-    ) -> None:
-        """`turn` is the number of the last decision before this, `shown` limits the candidates listed in each step."""
-        self._live, self._book, self._policy, self.turn = live, book, policy, turn
-        self._job, self._parts, self._notes, self._shown = job, parts, notes, shown
-        self._rows = live.rows[job.id]
-        self._bindings: list[Binding] = []
-        self._evictions: list[Eviction] = []
-        self._steps: list[Step] = []
-        self.pods: list[Pod] = []
-        self.moved: dict[str, dict[int, int]] = {}  # job -> GPUs on each of its new nodes
+    live: Live
+    book: Book
+    policy: Policy
+    turn: int  # number of the last decision
+    job: Job
+    parts: tuple[Part, ...]
+    notes: tuple[str, ...]
+    shown: int  # candidates listed in each step
+    pods: list[Pod] = field(default_factory=list)  # that have their places
+    moved: dict[str, dict[int, int]] = field(default_factory=dict)  # job -> GPUs on each of its new nodes
+    _bindings: list[Binding] = field(default_factory=list)
+    _evictions: list[Eviction] = field(default_factory=list)
+    _steps: list[Step] = field(default_factory=list)
 
     def run(self) -> Placed | Refused:
         """Place it all, or say why not."""
-        for part, row in zip(self._parts, self._rows, strict=True):
+        rows = self.live.rows[self.job.id]
+        for part, row in zip(self.parts, rows, strict=True):
             refused = self._place_part(part, row)
             if refused is not None:
                 return refused
-        for leader in leaders_without_gpus(self._job):
+        for leader in leaders_without_gpus(self.job):
             if not self._place_leader(leader):
                 said = f"no node beside its workers has cpu, memory and a place for pod set {leader.name}"
                 return self._refused(Cause.CAPACITY, said)
-        order = {pods.name: number for number, pods in enumerate(self._job.pod_sets)}
-        self._bindings.sort(key=lambda binding: (order[binding.pod_set], self._book.number(binding.node)))
-        why = Why(policy_name(self._policy), self._steps[-1].rule, tuple(self._steps), self._notes)
-        speed = min(float(self._live.sim.jobs["speed"][row]) for row in self._rows)
+        order = {pods.name: number for number, pods in enumerate(self.job.pod_sets)}
+        self._bindings.sort(key=lambda binding: (order[binding.pod_set], self.book.number(binding.node)))
+        why = Why(policy_name(self.policy), self._steps[-1].rule, tuple(self._steps), self.notes)
+        speed = min(float(self.live.sim.jobs["speed"][row]) for row in rows)
         evictions = (*self._verification_ends(), *self._evictions)
-        return Placed(self._job.id, tuple(self._bindings), evictions, speed, why)
+        return Placed(self.job.id, tuple(self._bindings), evictions, speed, why)
 
     def _refused(
         self, cause: Cause, reason: str, racks: dict[str, str] | None = None, steps: tuple[Step, ...] = ()
     ) -> Refused:
-        why = Why(policy_name(self._policy), reason, steps, self._notes)
-        return Refused(self._job.id, cause, reason, racks or {}, why)
+        why = Why(policy_name(self.policy), reason, steps, self.notes)
+        return Refused(self.job.id, cause, reason, racks or {}, why)
 
     # One part
 
     def _place_part(self, part: Part, row: int) -> Refused | None:
-        limits = self._near_placed(part, self._book.resources.limits(part))
+        limits = self._near_placed(part, self.book.resources.limits(part))
         steps: tuple[Step, ...] = ()
         for narrowed in self._domains(part, limits):
             tried = self._try_row(row, limits=narrowed)
@@ -103,25 +98,25 @@ class Attempt:
                     return None
                 continue  # what had to move found GPUs, but no cpu, memory or place for its pods
             if tried.no_quota:
-                return self._refused(Cause.QUOTA, why_no_quota(self._live, part.queue, part.gpus))
+                return self._refused(Cause.QUOTA, why_no_quota(self.live, part.queue, part.gpus))
             if tried.could_place:
                 return self._refused(Cause.HELD, f"held: {tried.steps[-1].rule}", steps=tried.steps)
             steps = tried.steps
-        whole_nodes = part.height == 0 and part.gpus_per_pod == self._live.node_size
-        if not steps and whole_nodes and self._live.settings.by_priority:
+        whole_nodes = part.height == 0 and part.gpus_per_pod == self.live.node_size
+        if not steps and whole_nodes and self.live.settings.by_priority:
             placed, steps = self._place_by_priority(part, row)
             if placed:
                 return None
-        reasons = why_no_room(self._live, self._book.resources, part, row, limits, declined=bool(steps))
+        reasons = why_no_room(self.live, self.book.resources, part, row, limits, declined=bool(steps))
         return self._refused(*reasons, steps=steps)
 
     def _place_by_priority(self, part: Part, row: int) -> tuple[bool, tuple[Step, ...]]:
         """Place a part of whole nodes by evicting work of lower priority, or else the steps that led to no place."""
-        returned = self._book.resources.returnable(self._job.priority)
+        returned = self.book.resources.returnable(self.job.priority)
         if returned is None:
             return False, ()
-        limits = self._near_placed(part, self._book.resources.limits(part, returned))
-        jobs, tried = self._live.sim.jobs, Tried(False)
+        limits = self._near_placed(part, self.book.resources.limits(part, returned))
+        jobs, tried = self.live.sim.jobs, Tried(False)
         before = {name: jobs[name][row].copy() for name in ("mode", "units", "unit_pods")}
         if part.mode == Mode.UNCONSTRAINED:  # to the simulator racks are opened for required slices: single nodes
             jobs["units"][row], jobs["unit_pods"][row] = part.pods, 1
@@ -133,16 +128,16 @@ class Attempt:
             if placed:
                 break
         for name, value in before.items():
-            self._live.sim.jobs[name][row] = value
+            self.live.sim.jobs[name][row] = value
         return placed, tried.steps
 
     def _domains(self, part: Part, limits: IntArray | None) -> Iterator[IntArray | None]:
         """The limits to try in turn: one domain of `part.within` after another, the fullest first."""
-        spec = self._live.spec
+        spec = self.live.spec
         if part.within:
             height = spec.height_of(part.within)
-            domain = self._live.sim.ancestors[: spec.racks, height][spec.node_rack]
-            fits = np.bincount(domain, room(self._live, part, limits))
+            domain = self.live.sim.ancestors[: spec.racks, height][spec.node_rack]
+            fits = np.bincount(domain, room(self.live, part, limits))
             for number in sorted(np.flatnonzero(fits >= part.pods), key=lambda number: fits[number]):
                 everywhere = np.full(spec.nodes, part.pods, np.int32) if limits is None else limits
                 yield np.where(domain == number, everywhere, 0).astype(np.int32)
@@ -151,12 +146,12 @@ class Attempt:
 
     def _near_placed(self, part: Part, limits: IntArray | None) -> IntArray | None:
         """A pod set that belongs to one already placed goes where that went: into the domain of their level."""
-        pods, spec = part.members[-1], self._live.spec
+        pods, spec = part.members[-1], self.live.spec
         others = {other.node for other in self._bindings} if pods.group else set()
         if not others or not pods.level:
             return limits
-        domain = self._live.sim.ancestors[: spec.racks, max(0, spec.height_of(pods.level))][spec.node_rack]
-        inside = np.isin(domain, [domain[self._book.number(node)] for node in others])
+        domain = self.live.sim.ancestors[: spec.racks, max(0, spec.height_of(pods.level))][spec.node_rack]
+        inside = np.isin(domain, [domain[self.book.number(node)] for node in others])
         return np.where(inside, part.pods if limits is None else limits, 0).astype(np.int32)
 
     # One row of the simulator is decided by the policy, slice by slice, or everything stays as it was
@@ -169,7 +164,7 @@ class Attempt:
         preempt : racks may be opened even where the free GPUs would not suffice.
         limits : (M,) pods that each node could take; None: as many as its GPUs allow.
         """
-        live = self._live
+        live = self.live
         if limits is None:
             return self._ask(row, preempt)
         hidden = np.zeros(live.spec.nodes, np.int32)
@@ -181,7 +176,7 @@ class Attempt:
         return tried
 
     def _ask(self, row: int, preempt: bool) -> Tried:
-        live = self._live
+        live = self.live
         self.turn += 1
         found = take_up(live.sim, row, self.turn, preempt)
         if found != AT_HAND:
@@ -192,7 +187,7 @@ class Attempt:
         again = True
         while again:
             sim = live.sim
-            answer = ask_policy(self._policy, Decision(sim, sim.mask, layout), racks, live.name_of, self._shown)
+            answer = ask_policy(self.policy, Decision(sim, sim.mask, layout), racks, live.name_of, self.shown)
             kind = layout.describe(answer.action).partition("[")[0]
             if kind == "open" and before is None:
                 before = live.save().sim
@@ -210,25 +205,25 @@ class Attempt:
     def _undo(self, row: int, tried: Tried) -> None:
         """A row that was decided waits again, and nobody was evicted for it."""
         if tried.before is None:
-            stop(self._live.sim, row)
-            enqueue(self._live.sim, row)
+            stop(self.live.sim, row)
+            enqueue(self.live.sim, row)
         else:  # the row is still at hand there, perhaps with slices that went to free racks
-            self._live.sim = tried.before
-            apply(self._live.sim, ActionLayout(self._live.spec.racks).hold)
+            self.live.sim = tried.before
+            apply(self.live.sim, ActionLayout(self.live.spec.racks).hold)
 
     def _left(self, row: int) -> int:
         """Pods of the row at hand still to be placed."""
-        c = self._live.sim.clock
-        return int((c["units_left"][0] - 1) * self._live.sim.jobs["unit_pods"][row] + c["pods_left"][0])
+        c = self.live.sim.clock
+        return int((c["units_left"][0] - 1) * self.live.sim.jobs["unit_pods"][row] + c["pods_left"][0])
 
     # What a placed row means for everybody
 
     def _settle(self, part: Part, row: int, tried: Tried) -> bool:
         """Note where the part went and who has to leave. False, and all undone, if cpu, memory or pods are too few."""
-        live, book = self._live, self._book
+        live, book = self.live, self.book
         evicted, moved = evicted_and_moved(tried.before, live) if tried.before is not None else ({}, {})
         pods = {node: gpus // part.gpus_per_pod for node, gpus in live.gpus_of(row).items()}
-        victims = resource_victims(live, book, self._job, part, pods, evicted, self.pods)
+        victims = resource_victims(live, book, self.job, part, pods, evicted, self.pods)
         if victims is None or not moved_have_room(live, book, moved):
             self._undo(row, tried)
             return False
@@ -255,23 +250,23 @@ class Attempt:
                 here = min(places, left[member.name])
                 if here:
                     self._bindings.append(self._binding(member.name, node, here, here * each))
-                    self.pods += [Pod(self._book.name(node), each, member.cpu, member.memory)] * here
+                    self.pods += [Pod(self.book.name(node), each, member.cpu, member.memory)] * here
                 left[member.name] -= here
                 places -= here
 
     def _binding(self, pod_set: str, node: int, pods: int, gpus: int) -> Binding:
-        return Binding(pod_set, self._book.name(node), self._live.rack_of(node), pods, gpus)
+        return Binding(pod_set, self.book.name(node), self.live.rack_of(node), pods, gpus)
 
     def _place_leader(self, leader: PodSet) -> bool:
         """A pod without GPUs goes to a node of its group, or else to one of the same rack."""
-        near = {self._book.number(binding.node): None for binding in self._bindings}
-        node_rack, usable = self._live.spec.node_rack, self._live.sim.nodes["blocked"] == 0
+        near = {self.book.number(binding.node): None for binding in self._bindings}
+        node_rack, usable = self.live.spec.node_rack, self.live.sim.nodes["blocked"] == 0
         others = np.flatnonzero(np.isin(node_rack, node_rack[list(near)]) & usable).tolist()
-        gone = [pod for eviction in self._evictions for pod in self._book.jobs[eviction.job].pods]
+        gone = [pod for eviction in self._evictions for pod in self.book.jobs[eviction.job].pods]
         for node in [*near, *(node for node in others if node not in near)]:
-            pod = Pod(self._book.name(node), 0, leader.cpu, leader.memory)
+            pod = Pod(self.book.name(node), 0, leader.cpu, leader.memory)
             need = need_of([pod]) + need_of(self.pods, pod.node) - need_of(gone, pod.node)
-            if self._book.resources.has_room(node, need):
+            if self.book.resources.has_room(node, need):
                 self._bindings.append(self._binding(leader.name, node, 1, 0))
                 self.pods.append(pod)
                 return True
@@ -280,5 +275,5 @@ class Attempt:
     def _verification_ends(self) -> Iterator[Eviction]:
         """The pods that test the nodes of the job, a node at a time, leave them: they give way to any real job."""
         for node in dict.fromkeys(binding.node for binding in self._bindings):
-            for test in self._book.on(node, verification=True):
+            for test in self.book.on(node, verification=True):
                 yield test.eviction(Loss.VERIFICATION, node=node)

@@ -82,7 +82,7 @@ class PlacementEngine:
             engine._last, engine._turn = times.last, times.turn
             engine._crowded = crowded(cluster)
             state_file.restore(state, cluster, engine._live, engine._book)
-            engine._live.set_now(engine._hours(times.last))
+            engine._live.set_now(engine._hours(engine._last))
         return engine
 
     def state(self) -> dict[str, Any]:

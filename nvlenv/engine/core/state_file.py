@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,8 +37,7 @@ ROW_FIELDS = (  # what a row is, wherever it stands
 )
 
 
-@dataclass(frozen=True)
-class Times:
+class Times(NamedTuple):
     """An engine's clock."""
 
     began: float  # s since 1970
@@ -47,7 +46,7 @@ class Times:
 
 
 def state_of(cluster: ClusterSnapshot, settings: Settings, times: Times, live: Live, book: Book) -> dict[str, Any]:
-    """The state of an engine with this cluster."""
+    """The state of an engine."""
     sim = live.sim
     rows = []
     for row, job in sorted((row, job) for job, rows in live.rows.items() for row in rows):
@@ -56,7 +55,7 @@ def state_of(cluster: ClusterSnapshot, settings: Settings, times: Times, live: L
         rows.append({"job": job, "gpus": live.slots_of(row) if runs else None, "row": fields})
     return {
         "format": STATE_FORMAT,
-        "times": asdict(times),
+        "times": times._asdict(),
         "settings": settings.to_dict(),
         "cluster": cluster.as_json(),
         "rows": rows,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nvlenv.cluster.types import ClusterSpec, Workload
+from nvlenv.cluster.types import Workload
 from nvlenv.common.errors import InputError
 from nvlenv.engine.core.live import mark_failed, queues_of, run_of, running_parts, simulated_jobs, start_running
 from nvlenv.engine.core.parts import parts_of, workload_of
@@ -54,25 +54,6 @@ class Forecast(Answer):
         return float(np.median([np.inf if start is None else start for start in self.hero_start]))
 
 
-@dataclass(frozen=True)
-class Beginning:
-    """What all policies and draws have in common."""
-
-    cluster: ClusterSnapshot
-    spec: ClusterSpec
-    running: tuple[Job, ...]
-    left: tuple[float, ...]  # h until the end of each
-    work: Workload  # what runs, then the hero
-    weights: tuple[float, ...]  # of running and hero
-    settings: Settings
-    hours: float
-
-    @property
-    def hero(self) -> int:
-        """The hero's number in the simulator."""
-        return len(self.running)
-
-
 def play_forward(
     cluster: ClusterSnapshot,
     hero: Job,
@@ -95,12 +76,12 @@ def play_forward(
 
     Raises `InputError` for a hero or arrivals that the cluster could never run.
     """
-    beginning = _beginning(cluster, hero, at, hours, settings or Settings())
-    usual = tuple(class_weights(arrivals, beginning.spec).values())
+    future = _Future(cluster, hero, at, hours, settings or Settings())
+    usual = tuple(class_weights(arrivals, future.spec).values())
     players = [resolve_policy(policy) for policy in policies]
     seeds = np.random.SeedSequence(seed).spawn(draws)
-    works = [draw_workload(_timed(arrivals, hours), beginning.spec, one) for one in seeds]
-    return tuple(_forecast(beginning, player, works, usual) for player in players)
+    works = [draw_workload(_timed(arrivals, hours), future.spec, one) for one in seeds]
+    return tuple(future.forecast(player, works, usual) for player in players)
 
 
 def usual_arrivals(cluster: ClusterSnapshot, load: float) -> SyntheticWorkload:
@@ -124,21 +105,51 @@ def _could_run(job_class: JobClass, size: int, room: Room) -> bool:
     return True
 
 
-def _beginning(cluster: ClusterSnapshot, hero: Job, at: float, hours: float, settings: Settings) -> Beginning:
-    check_job("hero", hero)
-    spec = cluster.cluster_spec(settings.nvlink, settings.network)
-    names = [queue.name for queue in queues_of(cluster)]
-    outside = len(names) - 1
-    parts, _ = parts_of(hero.on(cluster.levels, cluster.nvlink_level), spec, outside, settings)
-    if len(parts) != 1:
-        raise InputError(f"job {hero.name}", "pod sets", f"{len(parts)} of unlike sizes", "one, for the simulator")
-    jobs = simulated_jobs(cluster)
-    left = tuple(_hours_left(*run_of(job, at, settings)) for job in jobs)
-    running = running_parts(cluster, jobs, settings, spec.gpus_per_node)
-    running = [replace(part, estimate=hours_left) for part, hours_left in zip(running, left, strict=True)]
-    work = workload_of([*running, *parts], [0] * len(jobs) + [1], (RUNNING, HERO), names)
-    weights = (1.0, settings.weights.get(hero.priority, 1.0))
-    return Beginning(cluster, spec, tuple(jobs), left, work, weights, settings, hours)
+class _Future:
+    """What all policies and draws have in common: the cluster with its work, and the hero that waits."""
+
+    def __init__(self, cluster: ClusterSnapshot, hero: Job, at: float, hours: float, settings: Settings) -> None:
+        check_job("hero", hero)
+        self.spec = cluster.cluster_spec(settings.nvlink, settings.network)
+        names = [queue.name for queue in queues_of(cluster)]
+        full = hero.on(cluster.levels, cluster.nvlink_level)
+        parts, _ = parts_of(full, self.spec, len(names) - 1, settings)
+        if len(parts) != 1:
+            raise InputError(f"job {hero.name}", "pod sets", f"{len(parts)} of unlike sizes", "one, for the simulator")
+        self._cluster, self._settings, self._hours = cluster, settings, hours
+        self._jobs = simulated_jobs(cluster)
+        self._left = [_hours_left(*run_of(job, at, settings)) for job in self._jobs]
+        running = running_parts(cluster, self._jobs, settings, self.spec.gpus_per_node)
+        running = [replace(part, estimate=left) for part, left in zip(running, self._left, strict=True)]
+        self._hero = len(running)  # its number in the simulator
+        self._work = workload_of([*running, *parts], [0] * self._hero + [1], (RUNNING, HERO), names)
+        self._weights = (1.0, settings.weights.get(hero.priority, 1.0))
+
+    def forecast(self, policy: Policy, works: Sequence[Workload], usual: tuple[float, ...]) -> Forecast:
+        """One policy over all works that may arrive; `usual` are the weights of their classes."""
+        starts, waits, evictions = [], [], []
+        for work in works:
+            sim = self._prepared(work, usual)
+            play(policy, sim)
+            start = float(sim.jobs["first_start"][self._hero])
+            starts.append(start if np.isfinite(start) else None)
+            others = sim.jobs[self._hero + 1 :]
+            waits.append(np.minimum(others["first_start"], self._hours) - np.minimum(others["submit"], self._hours))
+            evictions.append(int(sim.clock["evictions"][0]))
+        every = np.concatenate(waits)
+        wait = float(every.mean()) if len(every) else 0.0
+        return Forecast(policy_name(policy), tuple(starts), wait, float(np.mean(evictions)))
+
+    def _prepared(self, arriving: Workload, usual: tuple[float, ...]) -> Sim:
+        """A simulator in which the cluster's work runs, the hero waits and the arriving jobs are on their way."""
+        work, queues = _joined(self._work, arriving), queues_of(self._cluster)
+        sim = Sim(*(a[0] for a in allocate(1, Dims.of(self.spec, len(work), len(queues), len(work.class_names)))))
+        rules = replace(self._settings.rules(), horizon=self._hours)
+        load(sim, self.spec, work, rules, (*self._weights, *usual), queues)
+        mark_failed(sim, self._cluster)  # nothing tells when they are repaired
+        start_running(sim, self._cluster, self._jobs, [(0.0, left) for left in self._left])
+        sim.clock["next_job"] = self._hero
+        return sim
 
 
 def _hours_left(start: float, end: float) -> float:
@@ -154,35 +165,6 @@ def _timed(arrivals: SyntheticWorkload | TraceWorkload, hours: float) -> Synthet
     if arrivals.jobs is not None or arrivals.hours is not None:
         return arrivals
     return arrivals.model_copy(update={"hours": hours})
-
-
-def _forecast(beginning: Beginning, policy: Policy, works: Sequence[Workload], usual: tuple[float, ...]) -> Forecast:
-    starts, waits, evictions = [], [], []
-    for work in works:
-        sim = _prepare(beginning, work, usual)
-        play(policy, sim)
-        start = float(sim.jobs["first_start"][beginning.hero])
-        starts.append(start if np.isfinite(start) else None)
-        others = sim.jobs[beginning.hero + 1 :]
-        waits.append(np.minimum(others["first_start"], beginning.hours) - np.minimum(others["submit"], beginning.hours))
-        evictions.append(int(sim.clock["evictions"][0]))
-    every = np.concatenate(waits)
-    wait = float(every.mean()) if len(every) else 0.0
-    return Forecast(policy_name(policy), tuple(starts), wait, float(np.mean(evictions)))
-
-
-def _prepare(beginning: Beginning, arriving: Workload, usual: tuple[float, ...]) -> Sim:
-    """A simulator in which the cluster's work runs, the hero waits and the arriving jobs are on their way."""
-    work = _joined(beginning.work, arriving)
-    queues = queues_of(beginning.cluster)
-    dims = Dims.of(beginning.spec, len(work), len(queues), len(work.class_names))
-    sim = Sim(*(array[0] for array in allocate(1, dims)))
-    rules = replace(beginning.settings.rules(), horizon=beginning.hours)
-    load(sim, beginning.spec, work, rules, (*beginning.weights, *usual), queues)
-    mark_failed(sim, beginning.cluster)  # nothing tells when it is repaired
-    start_running(sim, beginning.cluster, beginning.running, [(0.0, hours) for hours in beginning.left])
-    sim.clock["next_job"] = beginning.hero
-    return sim
 
 
 def _joined(first: Workload, arriving: Workload) -> Workload:

@@ -149,11 +149,6 @@ class ClusterSnapshot:
                 found.append(Unreachable(node.name, lost, reason, self._largest_holder(node.name, reason)))
         return tuple(found)
 
-    def unreachable_gpus(self, pod_cpu: int = 0, pod_memory: int = 0, pod_gpus: int | None = None) -> dict[str, int]:
-        """GPUs that `unreachable` finds on each node, 0 where it finds none."""
-        found = {lost.node: lost.gpus for lost in self.unreachable(pod_cpu, pod_memory, pod_gpus)}
-        return {node.name: found.get(node.name, 0) for node in self.nodes}
-
     def unreachable_report(self, pod_cpu: int = 0, pod_memory: int = 0, pod_gpus: int | None = None) -> tuple[str, ...]:
         """`unreachable` in words, the largest loss first.
 

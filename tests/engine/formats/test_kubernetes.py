@@ -16,6 +16,7 @@ from nvlenv.engine.formats.load import load_snapshot, parse_snapshot
 from nvlenv.engine.model.jobs import Job
 from nvlenv.engine.model.snapshot import ClusterSnapshot, NodeState
 from nvlenv.policies.kueue.types import Taint
+from tests.engine.clusters import unreachable_gpus
 
 CASES = Path(__file__).parents[2] / "cases" / "engine"
 BLOCK, RACK, HOST = "cloud.provider.com/topology-block", "cloud.provider.com/topology-rack", "kubernetes.io/hostname"
@@ -153,7 +154,7 @@ def test_ended_and_unbound_pods_hold_nothing() -> None:
 
 
 def test_a_cpu_only_job_makes_its_rack_unreachable(plain: ClusterSnapshot) -> None:
-    lost = {name for name, gpus in plain.unreachable_gpus(pod_cpu=32_000).items() if gpus}
+    lost = {name for name, gpus in unreachable_gpus(plain, pod_cpu=32_000).items() if gpus}
 
     assert lost == {"rack-b1-n0", "rack-b1-n1", "rack-b1-n2", "rack-b2-n1", "rack-b2-n2"}
 

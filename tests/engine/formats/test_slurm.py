@@ -12,6 +12,7 @@ from nvlenv.common.errors import InputError
 from nvlenv.engine.formats.hostlist import compress, expand
 from nvlenv.engine.formats.load import load_snapshot, read_cluster
 from nvlenv.engine.model.snapshot import ClusterSnapshot, NodeState, Options
+from tests.engine.clusters import unreachable_gpus
 
 CASES = Path(__file__).parents[2] / "cases" / "engine"
 CONF = "BlockName=b1 Nodes=n[1-2]\nBlockName=b2 Nodes=n[3-4]\n"
@@ -57,7 +58,7 @@ def test_free_gpus_and_states(snapshot: ClusterSnapshot) -> None:
 def test_a_cpu_only_job_makes_its_block_unreachable(snapshot: ClusterSnapshot) -> None:
     report = snapshot.unreachable_report(pod_cpu=32_000)
 
-    assert sum(snapshot.unreachable_gpus(pod_cpu=32_000).values()) == 12 + 2 + 4 + 4
+    assert sum(unreachable_gpus(snapshot, pod_cpu=32_000).values()) == 12 + 2 + 4 + 4
     assert any("slurm/rack-b1-n0 leaves too little cpu" in line for line in report)
 
 
