@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from nvlenv.common.config import CONFIG_ROOTS, read_yaml
 from nvlenv.common.errors import InputError
+from nvlenv.policies import UNTUNED
 from nvlenv.policies.heuristics.rule import MODIFIERS, PACKINGS, Rule, parse_rule
 from nvlenv.simulator.decision import Action, Decision
 
@@ -18,7 +19,6 @@ __all__ = ["KUEUE", "MODIFIERS", "PACKINGS", "Heuristic", "Rule", "baseline_name
 
 KUEUE = "kueue-tas"
 BASELINES = "baselines.yaml"  # in configs/; written by agents.tune
-UNTUNED = "best-fit+easy+open"  # the baseline of a scenario for which none was tuned
 
 
 @dataclass(frozen=True)

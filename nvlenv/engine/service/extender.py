@@ -16,7 +16,7 @@ from nvlenv.common.errors import InputError
 from nvlenv.engine.formats.document import Field
 from nvlenv.engine.formats.gate_gang import gang_job, read_member
 from nvlenv.engine.model.answers import Refused
-from nvlenv.engine.service.plans import Plan
+from nvlenv.engine.service.plans import GangPlan
 from nvlenv.engine.service.shared import SharedEngine
 
 MAX_SCORE = 10
@@ -87,7 +87,7 @@ def _planned_node(engine: SharedEngine, pod: Field) -> tuple[str, str]:
     return node, f"the gang's plan has node {node} for this pod"
 
 
-def _plan_of(engine: SharedEngine, pod: Field) -> tuple[str, Plan | None]:
+def _plan_of(engine: SharedEngine, pod: Field) -> tuple[str, GangPlan | None]:
     """The pod's uid, and the plan of its gang if there is one."""
     try:
         member = read_member(pod)

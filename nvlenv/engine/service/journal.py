@@ -80,6 +80,7 @@ class Journal:
         )
 
     def close(self) -> None:
+        """Let go of the file and its lock."""
         self._db.close()
 
     @contextmanager
@@ -127,6 +128,7 @@ class Journal:
     # Reading
 
     def origin(self) -> dict[str, str]:
+        """The format, and where the first state came from."""
         return dict(self._db.execute("SELECT key, value FROM origin").fetchall())
 
     def state(self) -> Any:
@@ -141,6 +143,7 @@ class Journal:
                 yield Record(seq, json.loads(operation), json.loads(answer))
 
     def plans(self) -> dict[str, Any]:
+        """The plans of gangs, by name."""
         return {gang: json.loads(plan) for gang, plan in self._db.execute("SELECT gang, plan FROM plans")}
 
 

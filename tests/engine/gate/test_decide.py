@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvlenv.engine.gate.decide import Decision, decide
+from nvlenv.engine.gate.decide import GangDecision, decide_gangs
 from nvlenv.engine.gate.marks import GATE, PLAN, patch_of, read_plan
 from nvlenv.engine.model.snapshot import Options
 from tests.engine.gate.api_server import merged
@@ -19,20 +19,20 @@ AT = 1.7671e9
 RACK = {REQUIRED: CLIQUE}
 
 
-def look(pods: list[Object], cluster: list[Object] | None = None, policy: str = "best-fit") -> dict[str, Decision]:
-    decisions = decide(cluster or nodes(), pods, policy, Options(), AT)
+def look(pods: list[Object], cluster: list[Object] | None = None, policy: str = "best-fit") -> dict[str, GangDecision]:
+    decisions = decide_gangs(cluster or nodes(), pods, policy, Options(), AT)
     assert len({decision.gang for decision in decisions}) == len(decisions)
     return {decision.gang: decision for decision in decisions}
 
 
-def let_go(pods: list[Object], decisions: dict[str, Decision], only: int = 99) -> list[Object]:
+def let_go(pods: list[Object], decisions: dict[str, GangDecision], only: int = 99) -> list[Object]:
     """The pods after (some of) the releases were carried out."""
     releases = [release for decision in decisions.values() for release in decision.releases][:only]
     patched = {r.pod["metadata"]["name"]: merged(r.pod, patch_of(r.pod, r.host, r.plan)) for r in releases}
     return [patched.get(item["metadata"]["name"], item) for item in pods]
 
 
-def given_hosts(decision: Decision) -> dict[str, str]:
+def given_hosts(decision: GangDecision) -> dict[str, str]:
     return {release.pod["metadata"]["name"]: release.host for release in decision.releases}
 
 
@@ -130,7 +130,7 @@ def test_a_gang_that_was_left_half_done_gets_the_same_places(done: int, random: 
     whole = look(pods)["ml/job/hero"]
     shuffled = list(whole.releases)
     random.shuffle(shuffled)
-    half = let_go(pods, {"": Decision("", "", tuple(shuffled[:done]))})
+    half = let_go(pods, {"": GangDecision("", "", tuple(shuffled[:done]))})
 
     rest = look([*half, *gang("greedy", 8)]).get("ml/job/hero")
 
