@@ -14,6 +14,7 @@ from nvlenv.engine.formats.values import read_quantity
 from nvlenv.engine.model.answers import Slots
 from nvlenv.engine.model.snapshot import ClusterSnapshot
 
+SIZES = (1, 2, 4, 8, 16, 18)  # nodes; the simulator's SLOT_SIZES, which help is not to load
 SHOWN_RACKS = 40
 
 
@@ -21,7 +22,7 @@ SHOWN_RACKS = 40
 class SlotsOptions(CommandOptions):
     """Free slots by slice size, as the policy sees them, and the idle GPUs that no pod can get."""
 
-    sizes: tuple[int, ...] = option("slice sizes", default=(1, 2, 4, 8, 16, 18), least=1, most=LARGEST, metavar="NODES")
+    sizes: tuple[int, ...] = option("slice sizes", default=SIZES, least=1, most=LARGEST, metavar="NODES")
     pod_cpu: str = option("what a GPU pod asks for, as in Kubernetes", default="0", metavar="CORES")
     pod_memory: str = option("the same; 900Gi, for example", default="0", metavar="BYTES")
     pod_gpus: int | None = option(

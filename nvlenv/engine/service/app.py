@@ -21,8 +21,9 @@ from nvlenv.engine.formats import document
 from nvlenv.engine.model.answers import Answer, NodeLoss, Placed, Refused, Slots
 from nvlenv.engine.service.extender import VERBS
 from nvlenv.engine.service.limits import MEBIBYTE, BearerToken, BodyLimit, Problem, SameOrigin, problem
-from nvlenv.engine.service.metrics import SLICES, Measured, Metrics
+from nvlenv.engine.service.metrics import Measured, Metrics
 from nvlenv.engine.service.shared import SharedEngine, UnavailableError
+from nvlenv.simulator.state import SLOT_SIZES
 
 BODY_LIMIT = MEBIBYTE
 EXTENDER = "/scheduler"
@@ -154,7 +155,7 @@ def _add_views(app: FastAPI, engine: SharedEngine, metrics: Metrics) -> None:
         for size in sizes or ():
             if not 1 <= size <= 2**31 - 1:
                 raise InputError("request", "sizes", size, "nodes of a slice, at least 1")
-        return _answered(engine.slots(sizes or SLICES))
+        return _answered(engine.slots(sizes or SLOT_SIZES))
 
     @app.get("/healthz", tags=["service"])
     def healthz() -> Response:

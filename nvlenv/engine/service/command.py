@@ -10,9 +10,9 @@ from pathlib import Path
 from nvlenv.common.commandline import DONE, option, parse
 from nvlenv.common.errors import InputError
 from nvlenv.engine.formats.options import LARGEST, ClusterOptions, PolicyOptions
+from nvlenv.engine.service.plans import PLAN_SECONDS
 
 PORT = 8420
-PLAN_SECONDS = 300.0
 SHORTEST_TOKEN = 16  # characters
 
 

@@ -15,6 +15,8 @@ from pydantic import TypeAdapter
 from nvlenv.common.errors import InputError
 from nvlenv.engine.model.answers import Binding, Eviction, Loss, NodeLoss, Placed
 
+PLAN_SECONDS = 300.0  # that a plan waits for its pods, if nobody says otherwise
+
 
 @dataclass(frozen=True)
 class GangPlan:

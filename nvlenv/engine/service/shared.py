@@ -17,7 +17,7 @@ from nvlenv.engine.model.answers import Answer, Placed, Refused, Slots, Why
 from nvlenv.engine.model.jobs import JobRequest
 from nvlenv.engine.model.snapshot import ClusterSnapshot
 from nvlenv.engine.service.journal import Journal
-from nvlenv.engine.service.plans import GangPlan, GangPlans
+from nvlenv.engine.service.plans import PLAN_SECONDS, GangPlan, GangPlans
 from nvlenv.simulator.decision import Policy
 
 # Operations that a start may have to replay. A checkpoint of 72,000 GPUs takes 0.8 s: it waits for a quiet moment.
@@ -63,7 +63,7 @@ class SharedEngine:
         policy: Policy | str | Path,
         cluster: ClusterSnapshot | None = None,
         clock: Callable[[], float] = time.time,
-        plan_seconds: float = 300.0,
+        plan_seconds: float = PLAN_SECONDS,
     ) -> None:
         self._journal, self._clock = journal, clock
         self._lock = threading.Lock()

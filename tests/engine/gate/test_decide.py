@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -44,6 +45,15 @@ def test_a_whole_gang_goes_to_one_rack_by_rank() -> None:
     assert [placed[f"hero-{rank}"] for rank in range(4)] == sorted(placed.values())
     assert all(host.endswith(".local") for host in placed.values())  # the label, not the name
     assert decision.reason.startswith("placed on 4 nodes: ")
+
+
+def test_gpus_may_have_another_name() -> None:
+    objects = json.loads(json.dumps([nodes(), gang("hero", 2)]).replace('"nvidia.com/gpu"', '"amd.com/gpu"'))
+
+    (decision,) = decide_gangs(*objects, "best-fit", Options(gpu_resource="amd.com/gpu"), AT)
+
+    assert len(decision.releases) == 2
+    assert list(read_plan(decision.releases[0].plan, "")) == ["4/0m/0"]
 
 
 def test_ranks_sort_as_numbers() -> None:
