@@ -18,9 +18,10 @@ from starlette.exceptions import HTTPException
 
 from nvlenv.common.errors import InputError
 from nvlenv.engine.formats import document
+from nvlenv.engine.formats.options import LARGEST
 from nvlenv.engine.model.answers import Answer, NodeLoss, Placed, Refused, Slots
 from nvlenv.engine.service.extender import VERBS
-from nvlenv.engine.service.limits import MEBIBYTE, BearerToken, BodyLimit, Problem, SameOrigin, problem
+from nvlenv.engine.service.limits import MEBIBYTE, BodyLimit, Guard, Problem, problem
 from nvlenv.engine.service.metrics import Measured, Metrics
 from nvlenv.engine.service.shared import SharedEngine, UnavailableError
 from nvlenv.simulator.state import SLOT_SIZES
@@ -84,9 +85,7 @@ def create_app(engine: SharedEngine, token: str = "") -> FastAPI:
     metrics = Metrics(engine)
     app = FastAPI(title="nvlenv placement engine", description=__doc__, responses=PROBLEMS)
     app.add_middleware(BodyLimit, limit=BODY_LIMIT, prefix=EXTENDER, prefix_limit=EXTENDER_LIMIT)
-    if token:
-        app.add_middleware(BearerToken, token=token)
-    app.add_middleware(SameOrigin)
+    app.add_middleware(Guard, token=token)
     app.add_middleware(Measured, metrics=metrics)
     _add_errors(app)
     _add_jobs(app, engine, metrics)
@@ -153,7 +152,7 @@ def _add_views(app: FastAPI, engine: SharedEngine, metrics: Metrics) -> None:
     def slots(sizes: Annotated[list[int] | None, Query(max_length=MAX_SLICES)] = None) -> Response:
         """Free slots by slice size in nodes, as the policy sees them."""
         for size in sizes or ():
-            if not 1 <= size <= 2**31 - 1:
+            if not 1 <= size <= LARGEST:
                 raise InputError("request", "sizes", size, "nodes of a slice, at least 1")
         return _answered(engine.slots(sizes or SLOT_SIZES))
 

@@ -15,7 +15,7 @@ MEBIBYTE = 2**20
 class Problem(BaseModel):
     """What is wrong with a request: the body of every 4xx answer."""
 
-    where: str = "request"
+    where: str
     field: str
     found: str
     expected: str
@@ -23,13 +23,39 @@ class Problem(BaseModel):
 
 def problem(status: int, field: str, found: str, expected: str, headers: dict[str, str] | None = None) -> JSONResponse:
     """An answer that says what is wrong."""
-    return JSONResponse(Problem(field=field, found=found, expected=expected).model_dump(), status, headers)
+    body = Problem(where="request", field=field, found=found, expected=expected)
+    return JSONResponse(body.model_dump(), status, headers)
 
 
 def refusal(status: int, field: str, found: str, expected: str) -> JSONResponse:
     """An answer after which the connection closes, as a body may be left unread."""
     headers = {"connection": "close"} | ({"www-authenticate": "Bearer"} if status == 401 else {})
     return problem(status, field, found, expected, headers)
+
+
+class Guard:
+    """Refuses what may not ask.
+
+    403: what a page of another site has a browser ask, as a loopback address does not keep that out. 401: what does not
+    carry the token, if there is one; compared in constant time.
+    """
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self.app, self.expected = app, f"Bearer {token}".encode() if token else b""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refused = self._refusal(scope) if scope["type"] == "http" else None
+        await (refused or self.app)(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> JSONResponse | None:
+        origin, given = _header(scope, b"origin"), _header(scope, b"authorization")
+        if origin and origin.rpartition(b"//")[2] != _header(scope, b"host"):
+            return refusal(403, "Origin", ascii(origin.decode("latin-1")), "a page of this service, or no page")
+        is_open = not self.expected or scope["path"] in OPEN_PATHS
+        if is_open or hmac.compare_digest(given, self.expected):
+            return None
+        found = "another token" if given else "no token"
+        return refusal(401, "Authorization", found, "Bearer and the token of this service")
 
 
 class BodyLimit:
@@ -70,36 +96,6 @@ class BodyLimit:
             return whole.pop() if whole else await receive()
 
         await self.app(scope, replayed, send)
-
-
-class BearerToken:
-    """Refuses with 401 what does not carry the token; compared in constant time."""
-
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self.app, self.expected = app, f"Bearer {token}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app = self.app
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            given = _header(scope, b"authorization")
-            if not hmac.compare_digest(given, self.expected):
-                found = "another token" if given else "no token"
-                app = refusal(401, "Authorization", found, "Bearer and the token of this service")
-        await app(scope, receive, send)
-
-
-class SameOrigin:
-    """Refuses with 403 what a page of another site has a browser ask: a loopback address does not keep that out."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app = self.app
-        origin = _header(scope, b"origin") if scope["type"] == "http" else b""
-        if origin and origin.rpartition(b"//")[2] != _header(scope, b"host"):
-            app = refusal(403, "Origin", ascii(origin.decode("latin-1")), "a page of this service, or no page")
-        await app(scope, receive, send)
 
 
 def _header(scope: Scope, name: bytes) -> bytes:
