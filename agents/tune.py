@@ -38,9 +38,10 @@ from nvlenv.common.config import config_names, read_yaml
 from nvlenv.common.errors import InputError
 from nvlenv.common.files import write_text
 from nvlenv.envs.scenario import Scenario, prepare, scenario_names
+from nvlenv.policies import UNTUNED
 from nvlenv.policies.heuristics.rule import PACKINGS, parse_rule
 from nvlenv.policies.play import play
-from nvlenv.policies.resolver import BASELINES, UNTUNED, resolve_policy
+from nvlenv.policies.resolver import BASELINES, resolve_policy
 
 SPLIT = "validation"
 FIRST = 4  # workloads of the first round

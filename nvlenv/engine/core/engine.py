@@ -33,7 +33,8 @@ from nvlenv.engine.model.answers import Cause, Clearing, Loss, NodeLoss, Placed,
 from nvlenv.engine.model.jobs import Job, check_job
 from nvlenv.engine.model.settings import Settings
 from nvlenv.engine.model.snapshot import ClusterSnapshot, NodeState
-from nvlenv.policies.resolver import UNTUNED, fresh_policy, policy_name, resolve_policy
+from nvlenv.policies import UNTUNED
+from nvlenv.policies.resolver import fresh_policy, policy_name, resolve_policy
 from nvlenv.simulator.decision import Policy
 from nvlenv.simulator.events import finish
 from nvlenv.simulator.occupancy import occupy
