@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 from nvlenv.engine.commands import common
-from nvlenv.engine.formats.hostlist import compress
+from nvlenv.engine.formats.slurm import compress_hosts
 from nvlenv.engine.model.answers import Clearing
 
 
@@ -48,7 +48,13 @@ def describe(found: tuple[Clearing, ...], nodes: int) -> str:
     lines = [common.table(header, rows)]
     for number, clearing in enumerate(found, 1):
         moves = [
-            (move.job, move.gpus, compress(move.nodes), compress([b.node for b in move.to]), f"{move.cost:.1f}")
+            (
+                move.job,
+                move.gpus,
+                compress_hosts(move.nodes),
+                compress_hosts([b.node for b in move.to]),
+                f"{move.cost:.1f}",
+            )
             for move in clearing.moves
         ]
         table = common.table(("job", "GPUs", "from", "to", "GPU-h lost"), moves)

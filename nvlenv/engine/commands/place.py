@@ -7,8 +7,9 @@ from collections import Counter
 from typing import Any
 
 from nvlenv.engine.commands import common
-from nvlenv.engine.formats.kueue import make_assignment, node_selectors, slurm_node_list, to_v1beta1, to_v1beta2
+from nvlenv.engine.formats.kueue import make_assignment, node_selectors, to_v1beta1, to_v1beta2
 from nvlenv.engine.formats.load import load_job
+from nvlenv.engine.formats.slurm import slurm_node_list
 from nvlenv.engine.model.answers import Placed, Refused
 from nvlenv.engine.model.snapshot import ClusterSnapshot
 

@@ -15,8 +15,8 @@ from nvlenv.cluster.types import Mode
 from nvlenv.common.errors import InputError
 from nvlenv.engine.core.engine import PlacementEngine
 from nvlenv.engine.formats.document import Field
-from nvlenv.engine.formats.gate_gang import gang_job
-from nvlenv.engine.formats.kubernetes import read_cluster
+from nvlenv.engine.formats.gangs import gang_job
+from nvlenv.engine.formats.kubernetes import read_kubernetes
 from nvlenv.engine.formats.load import parse_job
 from nvlenv.engine.gate.marks import PodObject, host_given, is_ready_to_go, kind_of, plan_of, write_plan
 from nvlenv.engine.gate.roster import Gang, gangs_of, kind_of_pod
@@ -95,7 +95,7 @@ class _Look:
         given = {id(pod): host for pod, host in places}
         held = [_on_node(pod, self.node_of.get(given.get(id(pod)) or host_given(pod), "")) for pod in pods]
         objects = {"Node": [Field("cluster", node) for node in nodes], "Pod": [Field("cluster", pod) for pod in held]}
-        self.cluster = read_cluster("cluster", objects, options)
+        self.cluster = read_kubernetes("cluster", objects, options)
         self.engine = PlacementEngine(self.cluster, policy, at=at)
         self.usable = self._usable()
 

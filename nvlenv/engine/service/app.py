@@ -1,7 +1,8 @@
 """The HTTP API: what each path takes, and what it answers.
 
-Jobs come in any format that `nvlenv.engine.model.jobs.parse_job` reads: the project's own JSON, a Kubernetes Job, JobSet or
-Workload as JSON or YAML, an sbatch script. A refusal is an answer too: 409, with the reason and every rack's own.
+Jobs come in any format that `nvlenv.engine.formats.load.parse_job` reads: the project's own JSON, a Kubernetes Job,
+JobSet or Workload as JSON or YAML, an sbatch script. A refusal is an answer too: 409, with the reason and every rack's
+own.
 """
 
 from __future__ import annotations
@@ -209,7 +210,7 @@ def _add_errors(app: FastAPI) -> None:
     def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         return _problem(
-            422, ".".join(str(part) for part in first["loc"]), document.shown(first["input"]), str(first["msg"])
+            422, ".".join(str(part) for part in first["loc"]), document.quoted(first["input"]), str(first["msg"])
         )
 
     @app.exception_handler(UnavailableError)
