@@ -211,7 +211,8 @@ def _steps(data: Any, error: Any) -> Steps:
     """pydantic's location without the names of the alternatives that it tried."""
     steps: list[str | int] = []
     here = data
-    for step in error["loc"]:
+    location = error["loc"][:-1] if error["type"] == "missing" else error["loc"]
+    for step in location:
         inside = step in here if isinstance(here, dict) else isinstance(here, list) and isinstance(step, int)
         if inside:
             steps.append(step)

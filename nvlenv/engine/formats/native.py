@@ -84,8 +84,11 @@ class _Form(Model):
 # Clusters
 
 
+_Rack = Annotated[list[Amount], BeforeValidator(lambda frees: [] if frees is None else frees)]  # free GPUs of each node
+
+
 class _RacksForm(_Form):
-    racks: list[list[Amount]] | dict[Printable, list[Amount]]  # free GPUs of each node
+    racks: list[_Rack] | dict[Printable, _Rack]
     gpus_per_node: Size = GPUS_PER_NODE
 
 
