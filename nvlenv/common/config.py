@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -44,6 +44,7 @@ EXPECTED = {
     "model_attributes_type": "a mapping",
     "dict_type": "a mapping",
     "tuple_type": "a list",
+    "list_type": "a list",
     "missing": "a value",
 }
 
@@ -106,9 +107,18 @@ def load_config(
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        problem = _first_problem(model, data, error)
+        problem = _first_problem(model, data, error, _dotted)
         blamed = [t for t, s in steps.items() if f"{problem.field}.".startswith(f"{_dotted(data, s)}.")]
         where = f"override {blamed[-1]}" if blamed else path
+        raise InputError(where, problem.field, problem.found, problem.expected) from None
+
+
+def validated(model: type[M], data: Any, where: Path | str, path: Callable[[Any, Steps], str] | None = None) -> M:
+    """The data as this model. Raises `InputError` for the first mistake; `path` writes its place, dotted by default."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        problem = _first_problem(model, data, error, path or _dotted)
         raise InputError(where, problem.field, problem.found, problem.expected) from None
 
 
@@ -181,14 +191,16 @@ def _step_into(here: Any, name: str, where: str, path: str) -> str | int:
 # --------------------------------------------------------------------------------------------------------------------
 
 
-def _first_problem(model: type[BaseModel], data: Any, error: ValidationError) -> InputError:
+def _first_problem(
+    model: type[BaseModel], data: Any, error: ValidationError, path: Callable[[Any, Steps], str]
+) -> InputError:
     """What to say about the first mistake; misspelt names go first, since they explain what is missing."""
     errors = sorted(error.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
     paths = [_steps(data, e) for e in errors]
     # Of the alternatives for one value, the one that got deeper is the one that was meant.
     deepest = [p for p in dict.fromkeys(paths) if not any(q != p and q[: len(p)] == p for q in paths)]
     steps = deepest[0]
-    told = [_problem(model, data, e, steps) for e, path in zip(errors, paths, strict=True) if path == steps]
+    told = [_problem(model, data, e, p, path(data, p)) for e, p in zip(errors, paths, strict=True) if p == steps]
     expected = " or ".join(dict.fromkeys(problem.expected for problem in told))
     if len(deepest) > 1:
         expected += f" (and {len(deepest) - 1} more)"
@@ -199,7 +211,8 @@ def _steps(data: Any, error: Any) -> Steps:
     """pydantic's location without the names of the alternatives that it tried."""
     steps: list[str | int] = []
     here = data
-    for step in error["loc"]:
+    location = error["loc"][:-1] if error["type"] == "missing" else error["loc"]
+    for step in location:
         inside = step in here if isinstance(here, dict) else isinstance(here, list) and isinstance(step, int)
         if inside:
             steps.append(step)
@@ -207,8 +220,8 @@ def _steps(data: Any, error: Any) -> Steps:
     return (*steps, error["loc"][-1]) if error["type"] == "missing" else tuple(steps)
 
 
-def _problem(model: type[BaseModel], data: Any, error: Any, steps: Steps) -> InputError:
-    kind, context, field = error["type"], error.get("ctx", {}), _dotted(data, steps)
+def _problem(model: type[BaseModel], data: Any, error: Any, steps: Steps, field: str) -> InputError:
+    kind, context = error["type"], error.get("ctx", {})
     if kind == "extra_forbidden":
         known = sorted({name for m in _models_at(model, data, steps[:-1]) for name in m.model_fields})
         return InputError("", field, f"unknown field {steps[-1]!r}", _nearest(str(steps[-1]), known))

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from nvlenv.common.commandline import DONE, option
-from nvlenv.engine.formats.hostlist import compress
 from nvlenv.engine.formats.options import ClusterOptions
+from nvlenv.engine.formats.slurm import compress_hosts
 from nvlenv.engine.model.answers import Placed, Refused
 
 REFUSED = 3
@@ -54,7 +54,14 @@ def eviction_table(answer: Placed) -> str:
     counted = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
     shown = answer.evictions[:SHOWN_RACKS]
     rows = [
-        (e.job, e.reason, len(e.nodes), e.gpus, f"{e.cost:.1f}", compress([b.node for b in e.moved_to] or e.nodes))
+        (
+            e.job,
+            e.reason,
+            len(e.nodes),
+            e.gpus,
+            f"{e.cost:.1f}",
+            compress_hosts([b.node for b in e.moved_to] or e.nodes),
+        )
         for e in shown
     ]
     lines = [

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import nvlenv.engine
 from nvlenv.common.commandline import DONE, option, parse
 from nvlenv.engine.commands.common import EXIT_CODES, REFUSED, CommandOptions, print_json, text_table
-from nvlenv.engine.formats.hostlist import compress
 from nvlenv.engine.formats.options import LARGEST
+from nvlenv.engine.formats.slurm import compress_hosts
 from nvlenv.engine.model.answers import Clearing
 
 
@@ -50,7 +50,13 @@ def _moves(found: Sequence[Clearing], nodes: int) -> str:
     lines = [text_table(header, rows)]
     for number, clearing in enumerate(found, 1):
         moves = [
-            (move.job, move.gpus, compress(move.nodes), compress([b.node for b in move.to]), f"{move.cost:.1f}")
+            (
+                move.job,
+                move.gpus,
+                compress_hosts(move.nodes),
+                compress_hosts([b.node for b in move.to]),
+                f"{move.cost:.1f}",
+            )
             for move in clearing.moves
         ]
         lines += ["", f"{number}. {clearing.rack}", text_table(("job", "GPUs", "from", "to", "GPU-h lost"), moves)]

@@ -17,9 +17,9 @@ from nvlenv.engine.commands.common import (
     print_json,
     text_table,
 )
-from nvlenv.engine.formats.hostlist import compress
-from nvlenv.engine.formats.kueue import make_assignment, node_selectors, slurm_node_list, to_v1beta1, to_v1beta2
+from nvlenv.engine.formats.kueue import make_assignment, node_selectors, to_v1beta1, to_v1beta2
 from nvlenv.engine.formats.options import PolicyOptions
+from nvlenv.engine.formats.slurm import compress_hosts, slurm_node_list
 from nvlenv.engine.model.answers import Placed, Refused
 from nvlenv.engine.model.snapshot import ClusterSnapshot
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     if options.json or options.output == "json":
         print_json(_with_forms(cluster, answer))
     elif isinstance(answer, Refused):
-        report = cluster.unreachable_report(job.cpu, job.memory, job.gpus_per_pod)
+        report = cluster.unreachable_report(job.workers.cpu, job.workers.memory, job.workers.gpus_per_pod)
         print("\n\n".join([_refusal(answer), *(["\n".join(report)] if report else [])]))
     elif options.output == "table":
         print(_placement(answer))
@@ -85,7 +85,7 @@ def _placement(answer: Placed) -> str:
     for rack in answer.racks:
         inside = [binding for binding in answer.bindings if binding.rack == rack]
         nodes = list(dict.fromkeys(binding.node for binding in inside))
-        rows.append((rack, len(nodes), sum(binding.gpus for binding in inside), compress(nodes)))
+        rows.append((rack, len(nodes), sum(binding.gpus for binding in inside), compress_hosts(nodes)))
     blocks = [head, text_table(("rack", "nodes", "GPUs", "which"), rows)]
     if answer.speed < 1:
         blocks.append(f"speed: {answer.speed:.2f} of its best shape")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nvlenv.common.commandline import option
 from nvlenv.engine.formats.load import load_job, load_snapshot
-from nvlenv.engine.model.jobs import JobRequest
+from nvlenv.engine.model.jobs import Job
 from nvlenv.engine.model.snapshot import GPU, ClusterSnapshot, Options
 from nvlenv.policies import UNTUNED
 
@@ -53,7 +53,7 @@ class ClusterOptions(TopologyOptions):
         """The cluster that the files describe. `InputError` for one that cannot be read or understood."""
         return load_snapshot(*self.cluster, **vars(self.reading()))
 
-    def load_job(self, path: str) -> JobRequest:
+    def load_job(self, path: str) -> Job:
         """The one job that a file describes, by the cluster's name for GPUs. `InputError` for none, or a bad one."""
         return load_job(path, self.gpu_resource)
 

@@ -84,6 +84,7 @@ class _Options:
 
 
 def is_sbatch(text: str) -> bool:
+    """Whether a text is an option line of sbatch or a script with #SBATCH lines."""
     return OPTION_LINE.match(text) is not None or re.search(r"(?m)^#SBATCH\b", text) is not None
 
 

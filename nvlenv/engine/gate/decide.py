@@ -15,13 +15,13 @@ from nvlenv.cluster.types import Mode
 from nvlenv.common.errors import InputError
 from nvlenv.engine.core.engine import PlacementEngine
 from nvlenv.engine.formats.document import Field
-from nvlenv.engine.formats.gate_gang import gang_job
-from nvlenv.engine.formats.kubernetes import read_cluster
+from nvlenv.engine.formats.gangs import gang_job
+from nvlenv.engine.formats.kubernetes import read_kubernetes
 from nvlenv.engine.formats.load import parse_job
 from nvlenv.engine.gate.marks import HostsByKind, PodObject, host_given, is_ready_to_go, kind_of, plan_of, write_plan
 from nvlenv.engine.gate.roster import GatedGang, gated_gangs, kind_of_pod
 from nvlenv.engine.model.answers import Placed
-from nvlenv.engine.model.jobs import JobRequest
+from nvlenv.engine.model.jobs import Job
 from nvlenv.engine.model.snapshot import NodeState, Options
 from nvlenv.policies.kueue.types import HOSTNAME
 from nvlenv.simulator.decision import Policy
@@ -95,7 +95,7 @@ class _Look:
         given = {id(pod): host for pod, host in places}
         held = [_on_node(pod, self.node_of.get(given.get(id(pod)) or host_given(pod), "")) for pod in pods]
         objects = {"Node": [Field("cluster", node) for node in nodes], "Pod": [Field("cluster", pod) for pod in held]}
-        self.cluster = read_cluster("cluster", objects, options)
+        self.cluster = read_kubernetes("cluster", objects, options)
         self.engine = PlacementEngine(self.cluster, policy, at=at)
         self.usable = self._usable()
 
@@ -137,7 +137,7 @@ class _Look:
         victims = tuple((entry.job.partition("/")[0], pod) for entry in answer.evictions for pod in entry.pods)
         return GangDecision(gang.name, f"placed on {len(answer.nodes)} nodes: {answer.why.rule}", releases, victims)
 
-    def _plan(self, job: JobRequest, answer: Placed) -> HostsByKind:
+    def _plan(self, job: Job, answer: Placed) -> HostsByKind:
         plan: HostsByKind = {}
         for pods in job.pod_sets:
             bindings = [binding for binding in answer.bindings if binding.pod_set == pods.name]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from nvlenv.common.errors import InputError
 from nvlenv.engine.formats.document import Field
-from nvlenv.engine.formats.gate_gang import Member, read_member
+from nvlenv.engine.formats.gangs import Member, read_member
 from nvlenv.engine.formats.values import pod_demand
 from nvlenv.engine.gate.marks import GATE, PodObject, gates_of, host_given, is_active, kind_of, plan_of
 

@@ -205,7 +205,7 @@ def _add_errors(app: FastAPI) -> None:
     def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
-        return problem(422, field, document.shown(first["input"]), str(first["msg"]))
+        return problem(422, field, document.quoted(first["input"]), str(first["msg"]))
 
     @app.exception_handler(UnavailableError)
     def unavailable(request: Request, error: UnavailableError) -> Response:

@@ -14,7 +14,7 @@ from typing import Any
 
 from nvlenv.common.errors import InputError
 from nvlenv.engine.formats.document import Field
-from nvlenv.engine.formats.gate_gang import gang_job, read_member
+from nvlenv.engine.formats.gangs import gang_job, read_member
 from nvlenv.engine.model.answers import Refused
 from nvlenv.engine.service.plans import GangPlan
 from nvlenv.engine.service.shared import SharedEngine

@@ -65,10 +65,13 @@ CLUSTERS = {
     "two sources": ('{"racks": [[4]]}\n' + json.dumps(node()), "the project's own JSON and Kubernetes"),
     # own JSON
     "racks that are no list": ('{"racks": 3}', "racks: found 3, expected a list"),
-    "an unknown key": ('{"racks": [[4]], "gpus": 4}', "unknown key 'gpus'"),
+    "an unknown key": ('{"racks": [[4]], "gpus": 4}', "gpus: found unknown field 'gpus'"),
     "more free than there are": ('{"racks": [[4, 5]]}', "racks[0][1]: found 5, expected at most 4 GPUs"),
-    "a negative number of GPUs": ('{"racks": [[-1]]}', "a whole number >= 0"),
-    "half a GPU": ('{"racks": [[0.5]]}', "a whole number >= 0"),
+    "a negative number of GPUs": (
+        '{"racks": [[-1]]}',
+        "racks[0][0]: found -1, expected a number greater",
+    ),
+    "half a GPU": ('{"racks": [[0.5]]}', "racks[0][0]: found 0.5, expected a whole number"),
     "a version of tomorrow": ('{"format": "nvlenv-cluster/9"}', "expected 'nvlenv-cluster/1'"),
     "an unknown state": (
         '{"format": "nvlenv-cluster/1", "levels": ["r", "h"], "nvlink_level": "r",'
@@ -158,7 +161,7 @@ JOBS = {
         "at least one pod set with pods",
     ),
     "a limit of no time": (json.dumps({**JOB, "spec": {"activeDeadlineSeconds": 0}}), "activeDeadlineSeconds"),
-    "an unknown key": ('{"pods": 1, "gpu": 4}', "unknown key 'gpu'"),
+    "an unknown key": ('{"pods": 1, "gpu": 4}', "gpu: found unknown field 'gpu'"),
     "an unknown mode": ('{"pods": 1, "mode": "strict"}', "mode: found 'strict'"),
     "a level without a mode": ('{"pods": 2, "level": "rack"}', "mode required or preferred"),
     "a slice level without a size": ('{"pods": 2, "slice_level": "rack"}', "slice_pods: found nothing"),

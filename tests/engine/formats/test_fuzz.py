@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from nvlenv.common.errors import InputError
 from nvlenv.engine.formats.document import read_documents
 from nvlenv.engine.formats.kueue import make_assignment, parse_assignment, to_v1beta1, to_v1beta2
-from nvlenv.engine.formats.load import load_snapshot, parse_jobs, parse_snapshot, read_cluster
+from nvlenv.engine.formats.load import load_snapshot, parse_jobs, parse_snapshot, read_snapshot
 from nvlenv.engine.model.snapshot import Options
 
 CASES = Path(__file__).parents[2] / "cases" / "engine"
@@ -115,13 +115,13 @@ def test_own_json(text: str) -> None:
 @FUZZ
 @given(mutated(values_of("topology.yaml")), st.just((CASES / "scontrol.txt").read_text()).flatmap(garbled))
 def test_slurm_topology_yaml_and_scontrol(topology: str, states: str) -> None:
-    answers(lambda: read_cluster([("topology.yaml", topology), ("scontrol.txt", states)], Options()))
+    answers(lambda: read_snapshot([("topology.yaml", topology), ("scontrol.txt", states)], Options()))
 
 
 @FUZZ
 @given(garbled((CASES / "topology.conf").read_text()), garbled((CASES / "sinfo.txt").read_text()))
 def test_slurm_topology_conf_and_sinfo(topology: str, states: str) -> None:
-    answers(lambda: read_cluster([("topology.conf", topology), ("sinfo.txt", states)], Options()))
+    answers(lambda: read_snapshot([("topology.conf", topology), ("sinfo.txt", states)], Options()))
 
 
 @FUZZ
