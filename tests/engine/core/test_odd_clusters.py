@@ -72,7 +72,7 @@ def test_a_cluster_of_impossible_amounts_or_names_is_refused(
 
 
 def test_a_rack_name_of_two_lines_is_refused_on_one() -> None:
-    with pytest.raises(InputError, match="printable text as key") as error:
+    with pytest.raises(InputError, match="printable") as error:
         parse_snapshot(json.dumps({"racks": {"a\nb": [4, 4]}}), "cluster.json")
     assert "\n" not in str(error.value)
 
