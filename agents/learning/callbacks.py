@@ -103,6 +103,7 @@ class EvaluationCallback(BaseCallback):
         return True
 
     def evaluate(self) -> None:
+        """Play the validation workloads with the policy of now, log, and keep what `--resume` needs."""
         latest = self.run_folder / "latest.npz"
         export_policy(network_of(self.model), latest, {**self.manifest, "steps": self.num_timesteps})
         played = self.validation.play(latest)
@@ -153,6 +154,7 @@ class ProgressBar(BaseCallback):
         return True
 
     def show(self, text: str) -> None:
+        """Put a short text behind the bar."""
         if self.bar is not None:
             self.bar.set_postfix_str(text)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.vec_env import VecEnv
@@ -15,9 +14,6 @@ from agents.learning.policy import PlacementPolicy, network_of
 from nvlenv.envs.scenario import load_scenario
 from nvlenv.envs.vector import NVL72VecEnv
 from nvlenv.policies.learned import read_policy_file
-
-RUNS = Path("checkpoints")
-OF_A_NEW_RUN = ("config", "seed", "trace", "init", "out")  # options that say nothing to a run that goes on
 
 
 def linear(start: float, end: float) -> Callable[[float], float]:

@@ -115,10 +115,10 @@ def _bounds(least: float | None, most: float | None, above: float | None) -> str
 
 
 def parse(kind: type[T], argv: Sequence[str], program: str, epilog: str = "") -> T:
-    """The options that a command line gives. Ends the process with one line and code 2 for a mistake in them."""
+    """The options that a command line gives. Raises `UsageError` for a mistake in them."""
     parser = _Parser(prog=program, description=kind.__doc__, epilog=epilog)
     _declare(parser, kind)
-    return _made(kind, parser.parse_args(list(argv)))
+    return _made(kind, parser.parse_intermixed_args(list(argv)))  # arguments may stand before and after options
 
 
 def parse_command(kinds: Mapping[str, type[Any]], argv: Sequence[str], program: str, description: str) -> Any:
@@ -132,6 +132,18 @@ def parse_command(kinds: Mapping[str, type[Any]], argv: Sequence[str], program: 
     return _made(kinds[vars(found).pop("command")], found)
 
 
+class UsageError(InputError):
+    """A mistake in the arguments of a program, told in one line."""
+
+    def __init__(self, program: str, message: str) -> None:
+        super().__init__(program, "", message, "")
+        hint = "" if "expected" in message else f" (see {program} --help)"
+        self.args = (message + hint,)
+
+    def __reduce__(self) -> tuple[type[UsageError], tuple[str, object]]:  # type: ignore[override]
+        return UsageError, (self.where, self.found)
+
+
 class _Parser(argparse.ArgumentParser):
     """argparse whose mistakes are one line, as all other mistakes are."""
 
@@ -139,7 +151,7 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def error(self, message: str) -> NoReturn:
-        self.exit(BAD_INPUT, f"error: {message} (see {self.prog} --help)\n")
+        raise UsageError(self.prog, message.removeprefix("argument "))
 
 
 def _declare(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
