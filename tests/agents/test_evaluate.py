@@ -18,7 +18,7 @@ from agents.learning.network import network_arrays
 from nvlenv.envs.scenario import Scenario, load_scenario, prepare
 from nvlenv.policies.learned import save_policy
 from nvlenv.policies.play import play
-from nvlenv.policies.resolver import baseline_name, heuristic
+from nvlenv.policies.resolver import baseline_name, resolve_policy
 from nvlenv.simulator.decision import Decision
 from tests.agents.decisions import perturbed
 
@@ -201,7 +201,7 @@ def test_splits_of_a_trace_replay_disjoint_times(tmp_path: Path) -> None:
 def test_asking_a_policy_decision_by_decision_gives_what_the_compiled_loop_gives() -> None:
     scenario = load_scenario("lab-16", SMALL)
     episode = scenario.draw(split_seeds(0, "validation", 1)[0])
-    rule = heuristic("best-fit+fill+easy+open")
+    rule = resolve_policy("best-fit+fill+easy+open")
 
     def asked(decision: Decision) -> int:
         return rule(decision)
