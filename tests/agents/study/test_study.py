@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.export import export_policy
+from agents.learning.export import export_policy
 from agents.learning.network import PlacementNetwork
 from agents.study import drains, hero, incident, shape
 from agents.study.__main__ import main
