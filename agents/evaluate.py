@@ -77,9 +77,7 @@ class EvaluateOptions:
         default=None, least=1,
     )  # fmt: skip
     seed: int = option("of the workloads", default=0, least=0)
-    split: str = option(
-        "which workloads; test is for the last word only", default="validation", choices=tuple(SPLITS)
-    )
+    split: str = option("which workloads; test is for the last word only", default="validation", choices=tuple(SPLITS))
     reference: str | None = option("the policy that differences are taken against (default: the first)", default=None)
     workers: int = option("processes; 0: as many as cores", default=1, least=0)
     ray: bool = option("processes on the Ray cluster that RAY_ADDRESS names", default=False)
