@@ -112,6 +112,15 @@ def load_config(
         raise InputError(where, problem.field, problem.found, problem.expected) from None
 
 
+def validated(model: type[M], data: Mapping[str, Any], where: str) -> M:
+    """The model that a mapping describes. Raises `InputError` for the first mistake in it."""
+    try:
+        return model.model_validate(dict(data))
+    except ValidationError as error:
+        problem = _first_problem(model, dict(data), error)
+        raise InputError(where, problem.field, problem.found, problem.expected) from None
+
+
 # --------------------------------------------------------------------------------------------------------------------
 # YAML
 # --------------------------------------------------------------------------------------------------------------------

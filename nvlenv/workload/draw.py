@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nvlenv.cluster.types import ClusterSpec, Mode, Workload
-from nvlenv.workload.fit import Room
+from nvlenv.workload.fit import Capacity
 from nvlenv.workload.formats.registry import cached_trace
 from nvlenv.workload.generate import build_mix, generate
 from nvlenv.workload.mapping import rules_of, to_workload
@@ -30,7 +30,7 @@ def draw_workload(
 def check_config(config: SyntheticWorkload | TraceWorkload, cluster: ClusterSpec) -> None:
     """Raise `InputError` for what `draw_workload` would refuse, without drawing (a trace is read)."""
     if isinstance(config, SyntheticWorkload):
-        build_mix(config.classes, Room(cluster))
+        build_mix(config.classes, Capacity(cluster))
     else:
         to_workload(cached_trace(config.path, config.format), config, cluster, np.random.default_rng(0))
 
@@ -58,7 +58,7 @@ def promise_warnings(classes: tuple[JobClass, ...], cluster: ClusterSpec) -> lis
     promised = PROMISED.get(int(np.bincount(cluster.node_rack).max()))
     if promised is None:
         return []
-    room = Room(cluster)
+    room = Capacity(cluster)
     mix = build_mix(classes, room)
     piece = np.where(mix.slice_gpus > 0, mix.slice_gpus, mix.gpus)
     lines = []

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nvlenv.cluster.types import BoolArray, ClusterSpec, FloatArray, IntArray, Workload
-from nvlenv.workload.fit import Room, cut_slices, pod_of
+from nvlenv.workload.fit import Capacity, cut_slices, pod_of
 from nvlenv.workload.mix import Bursty, Daily, JobClass, JobTraits, Poisson, SyntheticWorkload
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def spread_batches(
 class ClassColumns:
     """The columns that depend on the class alone, one value per class (C,), and the names that number them."""
 
-    def __init__(self, classes: Sequence[JobTraits], room: Room) -> None:
+    def __init__(self, classes: Sequence[JobTraits], room: Capacity) -> None:
         for traits in classes:
             room.check(traits)
         self.class_names = tuple(dict.fromkeys(traits.name for traits in classes))
@@ -172,7 +172,7 @@ class Mix:
     gpu_hours: float  # expected, of one job
 
 
-def build_mix(classes: tuple[JobClass, ...], room: Room) -> Mix:
+def build_mix(classes: tuple[JobClass, ...], room: Capacity) -> Mix:
     """Check the classes against the cluster; raises `InputError` for a job that could never run."""
     columns = ClassColumns(classes, room)
     number = np.repeat(np.arange(len(classes), dtype=np.int32), [len(c.sizes) for c in classes])
@@ -209,7 +209,7 @@ def generate(config: SyntheticWorkload, cluster: ClusterSpec, rng: np.random.Gen
 
     Raises `InputError` if a class has jobs that could never run on this cluster. Same generator state, same jobs.
     """
-    room = Room(cluster)
+    room = Capacity(cluster)
     mix = build_mix(config.classes, room)
     submit, cell = _arrive(config, mix, config.load * room.gpus / mix.gpu_hours, rng)
     job_class = mix.job_class[cell]

@@ -119,7 +119,7 @@ def mix_of(sim: Sim) -> list[tuple[int, int, float]]:
 
 
 def stranded(nodes: Nodes, pods: int, pod_gpus: int) -> int:
-    """Free GPUs of a rack that a job of this shape cannot use: all if it does not fit, else those of too small nodes."""
+    """Free GPUs of a rack that such a job cannot use: all if it does not fit, else those of too small nodes."""
     fits = room(nodes, pod_gpus) >= pods
     return sum(free for free in nodes if not fits or free < pod_gpus)
 
