@@ -1,7 +1,7 @@
 """From YAML files to validated models: where files lie, overrides, and every mistake told in one line.
 
-The settings that ship with the package lie in configs/ at the top of the repository and, once installed, in
-share/nvlenv/configs of the Python environment.
+What ships with the package, configs/ and checkpoints/release/, lies at the top of the repository and, once installed,
+in share/nvlenv/ of the Python environment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 Steps = tuple[str | int, ...]  # keys and list indices from the top of a file to a value
 
-CONFIG_ROOTS = (Path(__file__).resolve().parents[2] / "configs", Path(sys.prefix) / "share" / "nvlenv" / "configs")
+_TOP = Path(__file__).resolve().parents[2]  # the repository, or the folder that packages are installed in
+# Below the folder of packages with `pip --target`, and three folders above it in an environment, which need not be the
+# one that runs; on Windows, or where a distribution moves packages, only the running one tells.
+ROOTS = (_TOP, *(base / "share" / "nvlenv" for base in dict.fromkeys((_TOP, *_TOP.parents[2:3], Path(sys.prefix)))))
+CONFIG_ROOTS = tuple(root / "configs" for root in ROOTS)
 
 # What pydantic expected, in the words of a settings file; other kinds of errors keep pydantic's words.
 EXPECTED = {
@@ -52,6 +56,17 @@ class Model(BaseModel):
     """Frozen, and strict about its keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def shipped(path: str) -> Path:
+    """A file or folder that ships with the package, such as "checkpoints/release/policy.npz".
+
+    Raises `InputError` if it lies neither in this repository nor in an installation.
+    """
+    for root in ROOTS:
+        if (found := root / path).exists():
+            return found
+    raise InputError(path, "", "no such file", f"it at {ROOTS[0]} or in {ROOTS[-1]}: install the package again")
 
 
 def config_names(kind: str) -> list[str]:
@@ -104,26 +119,21 @@ def load_config(
     data = {**(defaults or {}), **read_yaml(path)}
     steps = {text: _override(data, text) for text in overrides}
     try:
+        return validated(model, data, path)
+    except InputError as error:
+        blamed = [text for text, path in steps.items() if f"{error.field}.".startswith(f"{_dotted(data, path)}.")]
+        if not blamed:
+            raise
+        raise InputError(f"override {blamed[-1]}", error.field, error.found, error.expected) from None
+
+
+def validated(model: type[M], data: Mapping[str, Any], where: str | Path) -> M:
+    """The model that a mapping describes. Raises `InputError` for the first mistake in it."""
+    try:
         return model.model_validate(data)
     except ValidationError as error:
         problem = _first_problem(model, data, error)
-        blamed = [t for t, s in steps.items() if f"{problem.field}.".startswith(f"{_dotted(data, s)}.")]
-        where = f"override {blamed[-1]}" if blamed else path
         raise InputError(where, problem.field, problem.found, problem.expected) from None
-
-
-def validated(model: type[M], data: Mapping[str, Any], where: str) -> M:
-    """The model that a mapping describes. Raises `InputError` for the first mistake in it."""
-    try:
-        return model.model_validate(dict(data))
-    except ValidationError as error:
-        problem = _first_problem(model, dict(data), error)
-        raise InputError(where, problem.field, problem.found, problem.expected) from None
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# YAML
-# --------------------------------------------------------------------------------------------------------------------
 
 
 class _Loader(yaml.SafeLoader):
@@ -183,11 +193,6 @@ def _step_into(here: Any, name: str, where: str, path: str) -> str | int:
     if name.isdecimal() and int(name) < len(here):
         return int(name)
     raise InputError(where, path, repr(name), _nearest(name, known))
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# The first mistake
-# --------------------------------------------------------------------------------------------------------------------
 
 
 def _first_problem(model: type[BaseModel], data: Any, error: ValidationError) -> InputError:

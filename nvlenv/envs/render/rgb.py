@@ -193,7 +193,7 @@ def _draw_rack(
         canvas.rectangle(y - 2, x - 2, inside + 4, width + 4, INK)
     canvas.rectangle(y, x, inside, width, PANEL)
     for k, n in enumerate(range(rack["node0"], rack["node1"])):
-        _draw_node(canvas, y + 2 + k * sizes.gpu, x + 2, states[n], classes[n])
+        _draw_node(canvas, y + 2 + k * sizes.gpu, x + 2, int(states[n]), classes[n])
     whole, bar = sim.cap[r, -1], max(2, sizes.gpu // 2)
     canvas.rectangle(y + height + sizes.gpu, x, bar, width, PANEL)
     full = INK if whole >= sim.clock[0]["slice_nodes"] else GREY
