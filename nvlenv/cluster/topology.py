@@ -24,15 +24,22 @@ NodeRow = tuple[Mapping[str, str], int, bool]
 
 SEPARATOR = "/"
 
+NODES_PER_RACK, GPUS_PER_NODE = 18, 4  # of an NVL72
+RACK_GPUS = NODES_PER_RACK * GPUS_PER_NODE
+NVLINK, NETWORK = 900.0, 50.0  # GB/s per GPU inside an NVL72 rack and, by one 400 Gb/s port each, between racks
+SLICE_NODES = 16  # of a slice that uses what vendors promise of a rack
+HERO_SHARE = 0.25  # a job that asks for this share of the cluster is a hero
+LEVELS = ("block", "rack", "hostname")  # node labels, coarse to fine
+
 
 def uniform_cluster(
     racks: int,
     blocks: int = 1,
-    nodes_per_rack: int | Sequence[int] = 18,
-    gpus_per_node: int = 4,
-    levels: Sequence[str] = ("block", "rack", "hostname"),
-    nvlink: float = 900.0,
-    network: float = 50.0,
+    nodes_per_rack: int | Sequence[int] = NODES_PER_RACK,
+    gpus_per_node: int = GPUS_PER_NODE,
+    levels: Sequence[str] = LEVELS,
+    nvlink: float = NVLINK,
+    network: float = NETWORK,
 ) -> ClusterSpec:
     """Racks of equal nodes with zero-padded names, spread evenly over blocks.
 
@@ -74,8 +81,8 @@ def cluster_from_nodes(
     levels: Sequence[str],
     rows: Iterable[NodeRow],
     nvlink_level: str | None = None,
-    nvlink: float = 900.0,
-    network: float = 50.0,
+    nvlink: float = NVLINK,
+    network: float = NETWORK,
     where: str = "cluster",
 ) -> ClusterSpec:
     """The cluster that these labelled nodes form; their order does not matter, racks may be unequal.

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from nvlenv.common.errors import InputError
+from nvlenv.common.errors import InputError, brief
 
 M = TypeVar("M", bound=BaseModel)
 Name = Annotated[str, Field(min_length=1)]
@@ -96,7 +96,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise _syntax_error(path, error) from None
     if not isinstance(data, dict):
-        raise InputError(path, "", "nothing" if data is None else _shown(data), "a mapping of field names to values")
+        raise InputError(path, "", "nothing" if data is None else brief(data), "a mapping of field names to values")
     return data
 
 
@@ -186,7 +186,7 @@ def _step_into(here: Any, name: str, where: str, path: str) -> str | int:
     if isinstance(here, dict):  # keys may be numbers
         return next((key for key in here if str(key) == name), name)
     if not isinstance(here, list):
-        raise InputError(where, path, _shown(here), f"a mapping that could hold {name}")
+        raise InputError(where, path, brief(here), f"a mapping that could hold {name}")
     known = [str(item["name"]) if isinstance(item, dict) and "name" in item else str(i) for i, item in enumerate(here)]
     if name in known:
         return known.index(name)
@@ -237,7 +237,7 @@ def _problem(model: type[BaseModel], data: Any, error: Any, steps: Steps) -> Inp
         return InputError("", ".".join(filter(None, (field or cause.where, cause.field))), cause.found, cause.expected)
     if isinstance(cause, ValueError):
         return InputError("", field, f"that {cause}", "settings that agree")
-    found = "nothing" if kind == "missing" else _shown(error["input"])
+    found = "nothing" if kind == "missing" else brief(error["input"])
     return InputError("", field, found, EXPECTED.get(kind) or _plain(error["msg"]))
 
 
@@ -286,8 +286,3 @@ def _nearest(name: str, known: Sequence[str]) -> str:
     """The known names that look like this one, or else all of them."""
     names = difflib.get_close_matches(name, known, n=2) or list(known)
     return " or ".join(names) if len(names) <= 2 else f"one of {', '.join(names)}"
-
-
-def _shown(value: object, width: int = 60) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= width else f"{text[: width - 3]}..."

@@ -22,7 +22,17 @@ import numpy as np
 from pydantic import Field, PrivateAttr, model_validator
 
 from nvlenv.cluster.failures import Failures, Verification, child_seeds, merge_events
-from nvlenv.cluster.topology import levels_to_rack, uniform_cluster
+from nvlenv.cluster.topology import (
+    GPUS_PER_NODE,
+    HERO_SHARE,
+    LEVELS,
+    NETWORK,
+    NODES_PER_RACK,
+    NVLINK,
+    SLICE_NODES,
+    levels_to_rack,
+    uniform_cluster,
+)
 from nvlenv.cluster.types import BoolArray, ClusterSpec, NodeEvents, QueueSpec, Workload
 from nvlenv.common.config import Count, Model, NonNegative, Positive, config_names, find_config, load_config, validated
 from nvlenv.common.errors import InputError
@@ -55,12 +65,12 @@ class ClusterConfig(Model):
 
     racks: Count | tuple[Count, ...] = 16  # how many, or the nodes of each
     blocks: Count = 1
-    nodes_per_rack: Count = 18
-    gpus_per_node: Count = 4
-    levels: tuple[str, ...] = ("block", "rack", "hostname")  # node labels, coarse to fine
+    nodes_per_rack: Count = NODES_PER_RACK
+    gpus_per_node: Count = GPUS_PER_NODE
+    levels: tuple[str, ...] = LEVELS  # node labels, coarse to fine
     nvlink_level: str | None = None  # the NVLink domain; None: the level before the last
-    nvlink: Positive = 900.0  # GB/s per GPU inside the NVLink domain
-    network: Positive = 50.0  # GB/s per GPU between racks
+    nvlink: Positive = NVLINK  # GB/s per GPU inside the NVLink domain
+    network: Positive = NETWORK  # GB/s per GPU between racks
     cordoned: Annotated[int, Field(ge=0)] | tuple[str, ...] = 0  # the last so many nodes of every rack, or node names
 
     def spec(self) -> ClusterSpec:
@@ -146,8 +156,8 @@ class Scenario(Model):
     collective: Literal["recursive-doubling", "ring", "hierarchical"] = "recursive-doubling"
     actions: tuple[Literal["open", "fill", "hold"], ...] = ("open", "fill", "hold")  # besides place
     max_evictions_per_job: int = Field(3, ge=0)
-    hero_share: float = Field(0.25, gt=0, le=1)  # a job that asks for this share of the cluster is a hero
-    slice_nodes: Count = 16  # the slice that metrics and reservations speak about
+    hero_share: float = Field(HERO_SHARE, gt=0, le=1)  # a job that asks for this share of the cluster is a hero
+    slice_nodes: Count = SLICE_NODES  # the slice that metrics and reservations speak about
     episode: EpisodeConfig = EpisodeConfig()
     reward: RewardConfig = RewardConfig()
     failures: Failures | None = None  # None: nothing ever fails

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from nvlenv.cluster.topology import NODES_PER_RACK, SLICE_NODES
 from nvlenv.cluster.types import ClusterSpec, Mode, Workload
 from nvlenv.workload.fit import Capacity
 from nvlenv.workload.formats.registry import cached_trace
 from nvlenv.workload.generate import build_mix, generate
-from nvlenv.workload.mapping import rules_of, to_workload
+from nvlenv.workload.mapping import mapping_rules, to_workload
 from nvlenv.workload.mix import JobClass, SyntheticWorkload, TraceWorkload
 
 
@@ -37,7 +38,7 @@ def check_config(config: SyntheticWorkload | TraceWorkload, cluster: ClusterSpec
 
 def class_weights(config: SyntheticWorkload | TraceWorkload, cluster: ClusterSpec) -> dict[str, float]:
     """Cost of one waiting GPU-hour by class name, in the order of the workload's `class_names`."""
-    classes = config.classes if isinstance(config, SyntheticWorkload) else rules_of(config, cluster)
+    classes = config.classes if isinstance(config, SyntheticWorkload) else mapping_rules(config, cluster)
     return {traits.name: traits.weight for traits in classes}
 
 
@@ -49,7 +50,7 @@ def class_weights(config: SyntheticWorkload | TraceWorkload, cluster: ClusterSpe
 # --------------------------------------------------------------------------------------------------------------------
 
 
-PROMISED = {18: 16}  # nodes of a full rack -> nodes that are promised of it
+PROMISED = {NODES_PER_RACK: SLICE_NODES}  # nodes of a full rack -> nodes that are promised of it
 NAMED = 4  # racks that a warning names
 
 

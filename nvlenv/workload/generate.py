@@ -108,11 +108,6 @@ def spread_batches(
     return times[origin] + since - since[first][origin], origin
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# From classes to the columns of a `Workload`: what every job has from its class alone.
-# --------------------------------------------------------------------------------------------------------------------
-
-
 class ClassColumns:
     """The columns that depend on the class alone, one value per class (C,), and the names that number them."""
 
@@ -144,11 +139,6 @@ class ClassColumns:
 def noisy(duration: FloatArray, sigma: float, rng: np.random.Generator) -> FloatArray:
     """What users or a predictor say of run times: right in the median, lognormal with `sigma` around it."""
     return duration * np.exp(sigma * rng.standard_normal(len(duration)))
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# The generator: jobs drawn from classes at a target offered load, in one vectorised pass.
-# --------------------------------------------------------------------------------------------------------------------
 
 
 DEFAULT_JOBS = 3000

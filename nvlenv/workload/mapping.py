@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from nvlenv.cluster.topology import HERO_SHARE
 from nvlenv.cluster.types import ClusterSpec, FloatArray, IntArray, Workload
 from nvlenv.common.errors import InputError
 from nvlenv.workload.fit import Capacity, cut_slices, pod_of, round_to_nodes
@@ -16,7 +17,6 @@ from nvlenv.workload.mix import DEFAULT_CLASSES, JobTraits, MappingRule, TraceWo
 from nvlenv.workload.trace import Trace
 
 SMALL_JOB = 8  # GPUs; up to here a smaller cluster gets fewer jobs, above it gets smaller ones
-HERO_SHARE = 0.25  # of the cluster
 
 
 def default_rules(cluster: ClusterSpec) -> tuple[MappingRule, ...]:
@@ -48,7 +48,7 @@ def default_rules(cluster: ClusterSpec) -> tuple[MappingRule, ...]:
     )
 
 
-def rules_of(config: TraceWorkload, cluster: ClusterSpec) -> tuple[MappingRule, ...]:
+def mapping_rules(config: TraceWorkload, cluster: ClusterSpec) -> tuple[MappingRule, ...]:
     """The rules of the config, or the defaults."""
     return config.mapping or default_rules(cluster)
 
@@ -61,7 +61,7 @@ def to_workload(trace: Trace, config: TraceWorkload, cluster: ClusterSpec, rng: 
 
     Raises `InputError` if the window holds no job, or a job matches no rule.
     """
-    room, rules = Capacity(cluster), rules_of(config, cluster)
+    room, rules = Capacity(cluster), mapping_rules(config, cluster)
     columns = ClassColumns(rules, room)
     scale = _scale(trace, config, room)
     rows = _window(trace, _thin(trace, _portion(trace, config), scale, rng), config, rng)
@@ -83,11 +83,6 @@ def to_workload(trace: Trace, config: TraceWorkload, cluster: ClusterSpec, rng: 
         **columns.take(rule),
     )
     return workload.check(trace.source)
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Which jobs: rows of the trace, ascending
-# --------------------------------------------------------------------------------------------------------------------
 
 
 def _scale(trace: Trace, config: TraceWorkload, room: Capacity) -> float:
@@ -133,11 +128,6 @@ def _window(trace: Trace, rows: IntArray, config: TraceWorkload, rng: np.random.
     elif config.hours is not None:
         last = int(np.searchsorted(hours, hours[first] + config.hours))
     return rows[first:last]
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# What they become
-# --------------------------------------------------------------------------------------------------------------------
 
 
 def _sizes(gpus: FloatArray, scale: float, cap: int, node: int) -> IntArray:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvlenv.common.errors import InputError
-from nvlenv.workload.formats.format import Format
-from nvlenv.workload.table import Row, read_table
-from nvlenv.workload.trace import NO_USER, Entry, Job
+from nvlenv.workload.table import TableRow, read_table
+from nvlenv.workload.trace import NO_USER, Entry, Format, TraceJob
 
 _JOB = ("job_name", "inst_id", "user", "status", "start_time", "end_time")
 _TASK = (
@@ -34,7 +33,7 @@ class _Tasks:
     failed: bool = False
     unfinished: str = ""
 
-    def add(self, row: Row) -> None:
+    def add(self, row: TableRow) -> None:
         gpus = row.number("inst_num") * row.number("plan_gpu") / 100
         if not gpus > 0:
             return
@@ -81,7 +80,7 @@ def _read(path: Path) -> Iterator[Entry]:
             yield tasks.unfinished
         else:
             status = "FAILED" if tasks.failed else "COMPLETED"
-            yield Job(submit, tasks.gpus, tasks.end - tasks.start, user=user, status=status)
+            yield TraceJob(submit, tasks.gpus, tasks.end - tasks.start, user=user, status=status)
 
 
 def _matches(line: str) -> bool:
