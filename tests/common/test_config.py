@@ -37,7 +37,7 @@ def test_what_ships_is_found_wherever_the_package_lies(tmp_path: Path, monkeypat
     assert shipped("checkpoints/release/policy.npz").is_file()
     assert shipped("configs") == find_config("scenarios", "lab-16").parents[1]
     monkeypatch.setattr(nvlenv.common.config, "ROOTS", (tmp_path / "lib", tmp_path / "share"))
-    with pytest.raises(InputError, match="policy.npz: found no such file, expected it at .*lib or in .*share"):
+    with pytest.raises(InputError, match=r"policy.npz: found no such file, expected it at .*lib or in .*share"):
         shipped("policy.npz")
     (tmp_path / "share").mkdir()
     (tmp_path / "share" / "policy.npz").touch()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from nvlenv.common.errors import InputError
-from nvlenv.workload.formats.registry import format_names, read_trace
+from nvlenv.workload.formats.registry import FORMATS, format_names, read_trace
 from nvlenv.workload.trace import Trace
 
 Write = Callable[..., Path]
