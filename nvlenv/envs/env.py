@@ -159,7 +159,7 @@ class NVL72Env(gym.Env[Any, np.int64]):
 
     def render(self) -> Any:
         """The cluster as it is now, in the form that `render_mode` names."""
-        return draw(self.batch.view(0), self.render_mode, self.scenario.class_names())
+        return draw_state(self.batch.view(0), self.render_mode, self.scenario.class_names())
 
     def _observation(self) -> Any:
         b = self.batch
@@ -194,7 +194,7 @@ def flat(observation: Observation, leading: tuple[int, ...]) -> NDArray[np.float
     return np.concatenate([observation[name].reshape(*leading, -1) for name in sorted(observation)], axis=-1)
 
 
-def draw(sim: Sim, mode: str | None, names: Sequence[str]) -> Any:
+def draw_state(sim: Sim, mode: str | None, names: Sequence[str]) -> Any:
     """A picture of one simulator in a render mode of the environments: text, pixels (H, W, 3) uint8, or None."""
     if mode == "ansi":
         return draw_ansi(sim, names)

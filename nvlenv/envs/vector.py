@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from nvlenv.common.errors import InputError
 from nvlenv.envs.batch import Batch
-from nvlenv.envs.env import NVL72Env, action_space, draw, flat, observation_space
+from nvlenv.envs.env import NVL72Env, action_space, draw_state, flat, observation_space
 from nvlenv.envs.reward import TERMS
 from nvlenv.envs.scenario import RewardConfig, RewardFunction, Scenario, WorkloadGenerator, assemble_scenario
 from nvlenv.workload.mix import WorkloadConfig
@@ -106,7 +106,7 @@ class NVL72VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     def render(self) -> tuple[Any, ...] | None:
         """A picture of each simulator, in the form that `render_mode` names."""
         names = self.scenario.class_names()
-        pictures = (draw(self.batch.view(i), self.render_mode, names) for i in range(self.num_envs))
+        pictures = (draw_state(self.batch.view(i), self.render_mode, names) for i in range(self.num_envs))
         return tuple(pictures) if self.render_mode else None
 
     def _one_observation(self, racks: int) -> gym.Space[Any]:

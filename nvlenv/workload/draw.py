@@ -1,4 +1,4 @@
-"""One episode's jobs: drawn from job classes, or replayed from a public trace."""
+"""One episode's jobs, drawn or replayed from a public trace, and which classes ask for more than racks promise."""
 
 from __future__ import annotations
 
@@ -42,14 +42,8 @@ def class_weights(config: SyntheticWorkload | TraceWorkload, cluster: ClusterSpe
     return {traits.name: traits.weight for traits in classes}
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# What racks are counted on to hold, and who asks for more.
-#
 # Vendors of NVL72 racks promise 16 of the 18 nodes, so that one or two may fail or be serviced. A job that needs all 18
 # in one rack can start on a good day only: it waits for repairs that nobody owes it.
-# --------------------------------------------------------------------------------------------------------------------
-
-
 PROMISED = {NODES_PER_RACK: SLICE_NODES}  # nodes of a full rack -> nodes that are promised of it
 NAMED = 4  # racks that a warning names
 

@@ -1,4 +1,8 @@
-"""The generator: jobs drawn from classes at a target offered load, in one vectorised pass."""
+"""The generator: jobs drawn from classes at a target offered load, in one vectorised pass.
+
+First when jobs are submitted (independently, by the hour of the day, or in bursts), then what every job has from its
+class alone, then the draw of all of them.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +19,8 @@ from nvlenv.cluster.types import BoolArray, ClusterSpec, FloatArray, IntArray, W
 from nvlenv.workload.fit import Capacity, cut_slices, pod_of
 from nvlenv.workload.mix import Bursty, Daily, JobClass, JobTraits, Poisson, SyntheticWorkload
 
-# --------------------------------------------------------------------------------------------------------------------
-# When jobs are submitted: independently, by the hour of the day, or in bursts.
-#
-# All processes are one: a Poisson process whose rate is the mean rate times an hourly factor of mean 1. It is drawn at
-# constant rate 1 and its clock is then bent, so that a factor of 2 makes the hour pass twice as fast.
-# --------------------------------------------------------------------------------------------------------------------
-
-
+# All arrival processes are one: a Poisson process whose rate is the mean rate times an hourly factor of mean 1. It is
+# drawn at constant rate 1 and its clock is then bent, so that a factor of 2 makes the hour pass twice as fast.
 WEEK_H = 7 * 24
 
 

@@ -163,3 +163,10 @@ def _columns(path: Path, header: Sequence[str], required: Sequence[str]) -> dict
     if missing:
         raise InputError(path, "line 1", f"columns {brief(','.join(header), 200)}", f"also {', '.join(missing)}")
     return columns
+
+
+def table_beside(path: Path, name: str) -> Path | None:
+    """The file of that name, plain or gzip, in the folder of another one."""
+    plain = path.with_name(name.removesuffix(".gz"))
+    candidates = (plain, plain.with_name(f"{plain.name}.gz"))
+    return next((found for found in candidates if found != path and found.is_file()), None)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nvlenv.common.errors import InputError
-from nvlenv.workload.table import TableRow, read_table
+from nvlenv.workload.table import TableRow, read_table, table_beside
 from nvlenv.workload.trace import Entry, Format, TraceJob
 
 _JOB = ("job_name", "status", "gmt_job_submitted", "gmt_job_running", "gmt_job_stopped", "gmt_job_finished")
@@ -21,10 +21,10 @@ _GPU = "nvidia.com/gpu"
 
 
 def _beside(path: Path, name: str) -> Path:
-    for candidate in (path.with_name(name), path.with_name(f"{name}.gz")):
-        if candidate.is_file():
-            return candidate
-    raise InputError(path, "", f"no {name} beside it", "job.csv and worker.csv in one folder")
+    found = table_beside(path, name)
+    if found is None:
+        raise InputError(path, "", f"no {name} beside it", "job.csv and worker.csv in one folder")
+    return found
 
 
 def _worker_gpus(row: TableRow) -> float:
