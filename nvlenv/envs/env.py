@@ -22,6 +22,7 @@ from nvlenv.simulator.decision import ActionLayout, Decision
 from nvlenv.simulator.state import Sim
 from nvlenv.workload.mix import WorkloadConfig
 
+RENDER_MODES = ("ansi", "rgb_array")
 Observation = dict[str, NDArray[np.float32]]
 
 
@@ -98,7 +99,7 @@ class NVL72Env(gym.Env[Any, np.int64]):
     v0 : the first version; with NVL72Flat-v0, the same with racks, job and cluster in one vector.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012
+    metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 4}  # noqa: RUF012
 
     def __init__(
         self,
@@ -108,9 +109,7 @@ class NVL72Env(gym.Env[Any, np.int64]):
         workload: WorkloadConfig | WorkloadGenerator | str | None = None,
         reward: RewardConfig | Mapping[str, Any] | RewardFunction | str | None = None,
     ) -> None:
-        if render_mode not in (None, *self.metadata["render_modes"]):
-            raise InputError("NVL72Env", "render_mode", repr(render_mode), f"one of {self.metadata['render_modes']}")
-        self.render_mode = render_mode
+        self.render_mode = known_mode(render_mode)
         self.scenario, self._reward = assemble_scenario(scenario, overrides, workload, reward)
         self.layout = ActionLayout(self.scenario.cluster_spec().racks)
         self.observation_space = observation_space(self.layout.racks)
@@ -192,6 +191,13 @@ class NVL72FlatEnv(NVL72Env):
 def flat(observation: Observation, leading: tuple[int, ...]) -> NDArray[np.float32]:
     """The arrays of observations with so many `leading` axes as one vector each, in the order of their names."""
     return np.concatenate([observation[name].reshape(*leading, -1) for name in sorted(observation)], axis=-1)
+
+
+def known_mode(render_mode: str | None) -> str | None:
+    """The mode itself. Raises `InputError` for one that no environment has."""
+    if render_mode not in (None, *RENDER_MODES):
+        raise InputError("NVL72Env", "render_mode", repr(render_mode), f"one of {list(RENDER_MODES)}")
+    return render_mode
 
 
 def draw_state(sim: Sim, mode: str | None, names: Sequence[str]) -> Any:

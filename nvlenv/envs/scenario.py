@@ -21,18 +21,8 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, PrivateAttr, model_validator
 
+from nvlenv.cluster import topology
 from nvlenv.cluster.failures import Failures, Verification, child_seeds, merge_events
-from nvlenv.cluster.topology import (
-    GPUS_PER_NODE,
-    HERO_SHARE,
-    LEVELS,
-    NETWORK,
-    NODES_PER_RACK,
-    NVLINK,
-    SLICE_NODES,
-    levels_to_rack,
-    uniform_cluster,
-)
 from nvlenv.cluster.types import BoolArray, ClusterSpec, NodeEvents, QueueSpec, Workload
 from nvlenv.common.config import Count, Model, NonNegative, Positive, config_names, find_config, load_config, validated
 from nvlenv.common.errors import InputError
@@ -65,12 +55,12 @@ class ClusterConfig(Model):
 
     racks: Count | tuple[Count, ...] = 16  # how many, or the nodes of each
     blocks: Count = 1
-    nodes_per_rack: Count = NODES_PER_RACK
-    gpus_per_node: Count = GPUS_PER_NODE
-    levels: tuple[str, ...] = LEVELS  # node labels, coarse to fine
+    nodes_per_rack: Count = topology.NODES_PER_RACK
+    gpus_per_node: Count = topology.GPUS_PER_NODE
+    levels: tuple[str, ...] = topology.LEVELS  # node labels, coarse to fine
     nvlink_level: str | None = None  # the NVLink domain; None: the level before the last
-    nvlink: Positive = NVLINK  # GB/s per GPU inside the NVLink domain
-    network: Positive = NETWORK  # GB/s per GPU between racks
+    nvlink: Positive = topology.NVLINK  # GB/s per GPU inside the NVLink domain
+    network: Positive = topology.NETWORK  # GB/s per GPU between racks
     cordoned: Annotated[int, Field(ge=0)] | tuple[str, ...] = 0  # the last so many nodes of every rack, or node names
 
     def spec(self) -> ClusterSpec:
@@ -81,8 +71,8 @@ class ClusterConfig(Model):
             raise InputError("cluster", "nodes_per_rack", self.nodes_per_rack, "nothing: racks lists the nodes of each")
         else:
             sizes = self.racks
-        levels = levels_to_rack(self.levels, self.nvlink_level)
-        spec = uniform_cluster(len(sizes), self.blocks, sizes, self.gpus_per_node, levels, self.nvlink, self.network)
+        levels, links = topology.levels_to_rack(self.levels, self.nvlink_level), (self.nvlink, self.network)
+        spec = topology.uniform_cluster(len(sizes), self.blocks, sizes, self.gpus_per_node, levels, *links)
         return replace(spec, cordoned=self._cordoned(spec))
 
     def _cordoned(self, spec: ClusterSpec) -> BoolArray:
@@ -156,8 +146,8 @@ class Scenario(Model):
     collective: Literal["recursive-doubling", "ring", "hierarchical"] = "recursive-doubling"
     actions: tuple[Literal["open", "fill", "hold"], ...] = ("open", "fill", "hold")  # besides place
     max_evictions_per_job: int = Field(3, ge=0)
-    hero_share: float = Field(HERO_SHARE, gt=0, le=1)  # a job that asks for this share of the cluster is a hero
-    slice_nodes: Count = SLICE_NODES  # the slice that metrics and reservations speak about
+    hero_share: float = Field(topology.HERO_SHARE, gt=0, le=1)  # a job of this share of the cluster is a hero
+    slice_nodes: Count = topology.SLICE_NODES  # the slice that metrics and reservations speak about
     episode: EpisodeConfig = EpisodeConfig()
     reward: RewardConfig = RewardConfig()
     failures: Failures | None = None  # None: nothing ever fails
@@ -334,11 +324,6 @@ def scenario_names() -> list[str]:
     return config_names("scenarios")
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# An episode goes into a simulator: settings and array sizes.
-# --------------------------------------------------------------------------------------------------------------------
-
-
 MOSTLY_FILLED = 0.9  # a workload whose submits reach so far into the window fills it
 
 
@@ -378,15 +363,8 @@ def dims_of(scenario: Scenario, episode: Episode, samples: int = 0) -> Dims:
 
 def load_episode(sim: Sim, scenario: Scenario, episode: Episode) -> None:
     """Fill one simulator (a view) with an episode, the clock at 0."""
-    load(
-        sim,
-        episode.cluster,
-        episode.workload,
-        simulator_rules(scenario, episode),
-        scenario.class_weights(),
-        episode.queues,
-        episode.node_events,
-    )
+    rules, weights = simulator_rules(scenario, episode), scenario.class_weights()
+    load(sim, episode.cluster, episode.workload, rules, weights, episode.queues, episode.node_events)
 
 
 def prepare(scenario: Scenario, episode: Episode, sample: bool = True) -> Sim:

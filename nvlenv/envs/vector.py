@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from nvlenv.common.errors import InputError
 from nvlenv.envs.batch import Batch
-from nvlenv.envs.env import NVL72Env, action_space, draw_state, flat, observation_space
+from nvlenv.envs.env import NVL72Env, action_space, draw_state, flat, known_mode, observation_space
 from nvlenv.envs.reward import TERMS
 from nvlenv.envs.scenario import RewardConfig, RewardFunction, Scenario, WorkloadGenerator, assemble_scenario
 from nvlenv.workload.mix import WorkloadConfig
@@ -49,10 +49,7 @@ class NVL72VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         workload: WorkloadConfig | WorkloadGenerator | str | None = None,
         reward: RewardConfig | Mapping[str, Any] | RewardFunction | str | None = None,
     ) -> None:
-        if render_mode not in (None, *self.metadata["render_modes"]):
-            expected = f"one of {self.metadata['render_modes']}"
-            raise InputError("NVL72VectorEnv", "render_mode", repr(render_mode), expected)
-        self.num_envs, self.render_mode = num_envs, render_mode
+        self.num_envs, self.render_mode = num_envs, known_mode(render_mode)
         self.scenario, self._reward = assemble_scenario(scenario, overrides, workload, reward)
         self.batch = Batch(self.scenario, num_envs, np.random.SeedSequence())
         self.layout = self.batch.layout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -32,62 +31,21 @@ UP, CORDONED, FAILED, VERIFYING = PaintedState
 WHITE, PAPER, PANEL, GREY, INK = (255, 255, 255), (246, 246, 244), (218, 218, 214), (138, 138, 136), (40, 40, 44)
 
 
-@dataclass(frozen=True)
 class _Sizes:
     """Measures of the picture in pixels, all from the size of a GPU."""
 
-    gpu: int
-    gpus: int  # of the largest node
-    nodes: int  # of the largest rack
-    columns: int  # racks of the longest row
-    rows: int  # of racks
-    names: tuple[str, ...]  # of the job classes
-
-    @property
-    def text(self) -> int:
-        """Height of the letters."""
-        return max(8, 2 * self.gpu)
-
-    @property
-    def line(self) -> int:
-        """From one line of text to the next."""
-        return self.text + self.gpu
-
-    @property
-    def margin(self) -> int:
-        return 2 * self.gpu
-
-    @property
-    def label(self) -> int:
-        """Width of the longest class name."""
-        return max(_width(name, self.text) for name in self.names)
-
-    @property
-    def rack(self) -> tuple[int, int]:
-        """Height and width of a rack with its frame."""
-        return self.nodes * self.gpu + 3, self.gpus * self.gpu + 3
-
-    @property
-    def pitch(self) -> tuple[int, int]:
-        """From one rack to the next: down, and to the right."""
-        return self.rack[0] + self.line + 3 * self.gpu, self.rack[1] + self.gpu
-
-    @property
-    def top(self) -> int:
-        """Where the racks begin, below the head line."""
-        return self.margin + 3 * self.line
-
-    @property
-    def queue(self) -> int:
-        """Where the queue begins, below the racks."""
-        return self.top + self.rows * self.pitch[0] + self.gpu
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Height and width of the whole."""
-        racks = self.columns * self.pitch[1] - self.gpu
-        words = max(self.label + 26 * self.text, 38 * self.text)
-        return self.queue + (len(self.names) + 3) * self.line + self.margin, max(racks, words) + 2 * self.margin
+    def __init__(self, gpu: int, gpus: int, nodes: int, rows: list[range], names: list[str]) -> None:
+        self.gpu, self.names = gpu, names
+        self.margin = 2 * gpu
+        self.text = max(8, 2 * gpu)  # height of the letters
+        self.line = self.text + gpu  # from one line of text to the next
+        self.label = max(_width(name, self.text) for name in names)  # width of the longest class name
+        self.rack = nodes * gpu + 3, gpus * gpu + 3  # height and width of the largest rack with its frame
+        self.pitch = self.rack[0] + self.line + 3 * gpu, self.rack[1] + gpu  # from rack to rack: down, and to the right
+        self.top = self.margin + 3 * self.line  # where the racks begin, below the head line
+        self.queue = self.top + len(rows) * self.pitch[0] + gpu  # where the queue begins, below the racks
+        width = max(len(rows[-1]) * self.pitch[1] - gpu, self.label + 26 * self.text, 38 * self.text)
+        self.shape = self.queue + (len(names) + 3) * self.line + self.margin, width + 2 * self.margin
 
 
 class _Canvas:
@@ -157,7 +115,7 @@ def draw_rgb(sim: Sim, scale: int = 6, names: Sequence[str] = ()) -> NDArray[np.
     """
     rows, labels = rack_rows(sim), class_labels(sim, names)
     nodes = int((sim.racks["node1"] - sim.racks["node0"]).max())
-    sizes = _Sizes(max(3, scale), sim.cap.shape[1] - 1, nodes, len(rows[-1]), len(rows), tuple(labels))
+    sizes = _Sizes(max(3, scale), sim.cap.shape[1] - 1, nodes, rows, labels)
     canvas = _Canvas(sizes)
     _draw_head(canvas, sim)
     states, classes = node_states(sim), gpu_classes(sim)

@@ -31,13 +31,8 @@ def pacific(text: str) -> float:
     return local + 3600 * (7 if local < _SUMMER_ENDS else 8)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# The original log: one list of JSON objects, too large to hold at once
-# --------------------------------------------------------------------------------------------------------------------
-
-
 class _JsonList:
-    """The objects of one JSON list, taken from the front of a text that arrives in chunks."""
+    """The objects of one JSON list, too long to hold at once, taken from the front of a text that comes in chunks."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._chunks = path, read_chunks(path)
@@ -46,14 +41,14 @@ class _JsonList:
     def __iter__(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Each object with its number, from 1."""
         self._take("[")
-        if self._peek() == "]":
-            return
-        while True:
+        while self._peek() != "]":
+            if self._number > 1:
+                self._take(",")
             yield self._number, self._object()
             self._number += 1
-            if self._peek() == "]":
-                return
-            self._take(",")
+
+    def _error(self, found: str, expected: str) -> InputError:
+        return InputError(self._path, f"job {self._number}", found, expected)
 
     def _more(self) -> bool:
         chunk = next(self._chunks, "")
@@ -62,15 +57,15 @@ class _JsonList:
 
     def _peek(self) -> str:
         """The next character that is not blank, empty at the end of the file."""
-        self._text = self._text.lstrip()
-        while not self._text and self._more():
-            self._text = self._text.lstrip()
-        return self._text[:1]
+        while not (text := self._text.lstrip()) and self._more():
+            pass
+        self._text = text
+        return text[:1]
 
     def _take(self, character: str) -> None:
         if self._peek() != character:
             found = brief(self._text[:20]) if self._text else "the end of the file"
-            raise InputError(self._path, f"job {self._number}", found, f"{character!r} of a JSON list of jobs")
+            raise self._error(found, f"{character!r} of a JSON list of jobs")
         self._text = self._text[1:]
 
     def _object(self) -> Mapping[str, Any]:
@@ -81,13 +76,11 @@ class _JsonList:
                 break
             except json.JSONDecodeError as error:
                 if len(self._text) > _LONGEST_JOB or not self._more():
-                    found, expected = f"broken JSON ({error.msg})", "a complete JSON list of jobs"
-                    raise InputError(self._path, f"job {self._number}", found, expected) from None
+                    raise self._error(f"broken JSON ({error.msg})", "a complete JSON list of jobs") from None
             except (RecursionError, ValueError):  # nested without end, or a number of thousands of digits
-                raise InputError(self._path, f"job {self._number}", "absurd JSON", "a list of jobs") from None
+                raise self._error("absurd JSON", "a list of jobs") from None
         if not isinstance(job, dict):
-            expected = "an object with status, submitted_time and attempts"
-            raise InputError(self._path, f"job {self._number}", brief(job), expected)
+            raise self._error(brief(job), "an object with status, submitted_time and attempts")
         self._text = self._text[end:]
         return job
 
@@ -137,11 +130,6 @@ def _read_log(path: Path) -> Iterator[Entry]:
 
 def _is_json(line: str) -> bool:
     return line.lstrip().startswith(("[", "{"))
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Flattened copies
-# --------------------------------------------------------------------------------------------------------------------
 
 
 def _read_rfold(path: Path) -> Iterator[Entry]:
