@@ -28,7 +28,7 @@ def free_slots(free_nodes_per_rack: npt.ArrayLike, slice_nodes: int) -> int:
     return int((_nodes(free_nodes_per_rack) // _size(slice_nodes)).sum())
 
 
-def free_slot_table(free_nodes_per_rack: npt.ArrayLike, sizes: Iterable[int] = (1, 2, 4, 8, 16, 18)) -> dict[int, int]:
+def free_slot_table(free_nodes_per_rack: npt.ArrayLike, sizes: Iterable[int]) -> dict[int, int]:
     """How many slices of each size could start right now: slice nodes -> free slots, each size on its own."""
     return {size: free_slots(free_nodes_per_rack, size) for size in sizes}
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from nvlenv.cluster.hardware import GPUS_PER_NODE, NETWORK, NODES_PER_RACK, NVLINK
 from nvlenv.cluster.types import ClusterSpec
 from nvlenv.common.errors import InputError
 
@@ -24,11 +25,6 @@ NodeRow = tuple[Mapping[str, str], int, bool]
 
 SEPARATOR = "/"
 
-NODES_PER_RACK, GPUS_PER_NODE = 18, 4  # of an NVL72
-RACK_GPUS = NODES_PER_RACK * GPUS_PER_NODE
-NVLINK, NETWORK = 900.0, 50.0  # GB/s per GPU inside an NVL72 rack and, by one 400 Gb/s port each, between racks
-SLICE_NODES = 16  # of a slice that uses what vendors promise of a rack
-HERO_SHARE = 0.25  # a job that asks for this share of the cluster is a hero
 LEVELS = ("block", "rack", "hostname")  # node labels, coarse to fine
 
 

@@ -21,8 +21,9 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, PrivateAttr, model_validator
 
-from nvlenv.cluster import topology
+from nvlenv.cluster import hardware
 from nvlenv.cluster.failures import Failures, Verification, child_seeds, merge_events
+from nvlenv.cluster.topology import LEVELS, levels_to_rack, uniform_cluster
 from nvlenv.cluster.types import BoolArray, ClusterSpec, NodeEvents, QueueSpec, Workload
 from nvlenv.common.config import Count, Model, NonNegative, Positive, config_names, find_config, load_config, validated
 from nvlenv.common.errors import InputError
@@ -55,12 +56,12 @@ class ClusterConfig(Model):
 
     racks: Count | tuple[Count, ...] = 16  # how many, or the nodes of each
     blocks: Count = 1
-    nodes_per_rack: Count = topology.NODES_PER_RACK
-    gpus_per_node: Count = topology.GPUS_PER_NODE
-    levels: tuple[str, ...] = topology.LEVELS  # node labels, coarse to fine
+    nodes_per_rack: Count = hardware.NODES_PER_RACK
+    gpus_per_node: Count = hardware.GPUS_PER_NODE
+    levels: tuple[str, ...] = LEVELS  # node labels, coarse to fine
     nvlink_level: str | None = None  # the NVLink domain; None: the level before the last
-    nvlink: Positive = topology.NVLINK  # GB/s per GPU inside the NVLink domain
-    network: Positive = topology.NETWORK  # GB/s per GPU between racks
+    nvlink: Positive = hardware.NVLINK  # GB/s per GPU inside the NVLink domain
+    network: Positive = hardware.NETWORK  # GB/s per GPU between racks
     cordoned: Annotated[int, Field(ge=0)] | tuple[str, ...] = 0  # the last so many nodes of every rack, or node names
 
     def spec(self) -> ClusterSpec:
@@ -71,8 +72,8 @@ class ClusterConfig(Model):
             raise InputError("cluster", "nodes_per_rack", self.nodes_per_rack, "nothing: racks lists the nodes of each")
         else:
             sizes = self.racks
-        levels, links = topology.levels_to_rack(self.levels, self.nvlink_level), (self.nvlink, self.network)
-        spec = topology.uniform_cluster(len(sizes), self.blocks, sizes, self.gpus_per_node, levels, *links)
+        levels, links = levels_to_rack(self.levels, self.nvlink_level), (self.nvlink, self.network)
+        spec = uniform_cluster(len(sizes), self.blocks, sizes, self.gpus_per_node, levels, *links)
         return replace(spec, cordoned=self._cordoned(spec))
 
     def _cordoned(self, spec: ClusterSpec) -> BoolArray:
@@ -146,8 +147,8 @@ class Scenario(Model):
     collective: Literal["recursive-doubling", "ring", "hierarchical"] = "recursive-doubling"
     actions: tuple[Literal["open", "fill", "hold"], ...] = ("open", "fill", "hold")  # besides place
     max_evictions_per_job: int = Field(3, ge=0)
-    hero_share: float = Field(topology.HERO_SHARE, gt=0, le=1)  # a job of this share of the cluster is a hero
-    slice_nodes: Count = topology.SLICE_NODES  # the slice that metrics and reservations speak about
+    hero_share: float = Field(hardware.HERO_SHARE, gt=0, le=1)  # a job of this share of the cluster is a hero
+    slice_nodes: Count = hardware.SLICE_NODES  # the slice that metrics and reservations speak about
     episode: EpisodeConfig = EpisodeConfig()
     reward: RewardConfig = RewardConfig()
     failures: Failures | None = None  # None: nothing ever fails

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvlenv.cluster.topology import RACK_GPUS
+from nvlenv.cluster.hardware import RACK_GPUS
 from nvlenv.common.commandline import command, option, parse_command
 from nvlenv.workload.describe import trace_table
 from nvlenv.workload.formats.common import write_csv

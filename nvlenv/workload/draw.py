@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nvlenv.cluster.topology import NODES_PER_RACK, SLICE_NODES
+from nvlenv.cluster.hardware import NODES_PER_RACK, SLICE_NODES
 from nvlenv.cluster.types import ClusterSpec, Mode, Workload
 from nvlenv.workload.fit import Capacity
 from nvlenv.workload.formats.registry import cached_trace

@@ -110,12 +110,10 @@ class Capacity:
     def largest(self, traits: JobTraits) -> int:
         """GPUs up to which every job of this class, cut or not, could run."""
         pod = traits.gpus_per_pod or self.node
-        pods = self.pods(self.height(traits), pod)
-        if traits.placement is not Mode.REQUIRED:
-            return int(pods.sum()) * pod
-        if traits.slice_gpus:
-            return int((pods // (traits.slice_gpus // pod)).sum()) * traits.slice_gpus
-        return int(pods.max()) * pod
+        required, height = traits.placement is Mode.REQUIRED, self.height(traits)
+        if required and not traits.slice_gpus:
+            return int(self.pods(height, pod).max()) * pod
+        return self._holds(required, height, pod, traits.slice_gpus)
 
     def _refuse(self, traits: JobTraits, field: str, found: object, expected: str) -> NoReturn:
         raise InputError("workload", f"{traits.name}.{field}", found, expected)

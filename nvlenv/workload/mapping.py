@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nvlenv.cluster.topology import HERO_SHARE
+from nvlenv.cluster.hardware import HERO_SHARE
 from nvlenv.cluster.types import ClusterSpec, FloatArray, IntArray, Workload
 from nvlenv.common.errors import InputError
 from nvlenv.workload.fit import Capacity, cut_slices, pod_of, round_to_nodes

@@ -16,6 +16,7 @@ from nvlenv.cluster.fragmentation import (
     largest_slice,
 )
 from nvlenv.common.errors import InputError
+from nvlenv.simulator.state import SLOT_SIZES
 
 RACKS = [18, 17, 15, 8]  # free nodes
 
@@ -43,8 +44,8 @@ def test_slots_are_the_slices_that_can_be_placed_one_by_one(free: list[int], siz
     assert free_slots(free, size) == place_slices_one_by_one(free, size)
 
 
-def test_slot_table_has_the_usual_sizes() -> None:
-    assert free_slot_table(RACKS) == {1: 58, 2: 28, 4: 13, 8: 6, 16: 2, 18: 1}
+def test_slot_table_of_a_known_cluster() -> None:
+    assert free_slot_table(RACKS, SLOT_SIZES) == {1: 58, 2: 28, 4: 13, 8: 6, 16: 2, 18: 1}
 
 
 @given(free_nodes, st.lists(sizes, max_size=4))
@@ -65,7 +66,7 @@ def test_order_of_racks_changes_nothing(free: list[int], size: int, random: obje
     shuffled = list(free)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     metrics: list[Callable[[list[int]], object]] = [
-        free_slot_table,
+        lambda f: free_slot_table(f, SLOT_SIZES),
         largest_slice,
         lambda f: fragmentation_index(f, size),
     ]

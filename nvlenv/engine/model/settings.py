@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nvlenv.cluster.topology import HERO_SHARE, NETWORK, NVLINK, SLICE_NODES
+from nvlenv.cluster.hardware import HERO_SHARE, NETWORK, NVLINK, SLICE_NODES
 from nvlenv.common.errors import InputError
 from nvlenv.simulator.load import Rules
 

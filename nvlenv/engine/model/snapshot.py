@@ -18,7 +18,8 @@ from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from nvlenv.cluster.topology import NETWORK, NVLINK, SEPARATOR, cluster_from_nodes
+from nvlenv.cluster.hardware import NETWORK, NVLINK
+from nvlenv.cluster.topology import SEPARATOR, cluster_from_nodes
 from nvlenv.cluster.types import ClusterSpec, QueueSpec
 from nvlenv.common.errors import InputError
 from nvlenv.policies.kueue.types import Taint
