@@ -78,9 +78,10 @@ def typical_workload(each: Json, name: str, other: str) -> int:
     return int(np.argmin(np.abs(difference - difference.mean())))
 
 
-def _costs(each: Json, *names: str) -> list[np.ndarray]:
-    """The costs (n,) of policies by workload."""
-    return [np.array(each["workloads"][name]["cost"], np.float64) for name in names]
+def _costs(each: Json, name: str, other: str) -> tuple[np.ndarray, np.ndarray]:
+    """The costs (n,) of two policies by workload."""
+    mine, theirs = (np.array(each["workloads"][n]["cost"], np.float64) for n in (name, other))
+    return mine, theirs
 
 
 def _listed(parts: list[str]) -> str:
