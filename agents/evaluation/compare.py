@@ -124,7 +124,7 @@ class Store:
         self.database.execute("INSERT OR REPLACE INTO cells VALUES (?, ?, ?)", row)
 
 
-class Player:
+class CasePlayer:
     """Plays cases: over the processes of `mapped`, with a progress bar, and never what the store already has."""
 
     def __init__(self, store: Store | None = None, mapped: Mapper = map, quiet: bool = True) -> None:
@@ -165,12 +165,12 @@ class Player:
 
 
 @contextmanager
-def open_player(out: Path | None, workers: int, quiet: bool, ray: bool = False) -> Iterator[Player]:
+def open_player(out: Path | None, workers: int, quiet: bool, ray: bool = False) -> Iterator[CasePlayer]:
     """A player with a store in the folder `out` (None: nothing is kept), whose processes end with it."""
     store = Store(out / STORE) if out is not None else None
     try:
         with fan_out(workers, ray) as mapped:
-            yield Player(store, mapped, quiet)
+            yield CasePlayer(store, mapped, quiet)
     finally:
         if store is not None:
             store.database.commit()
@@ -207,15 +207,18 @@ def about_case(case: Case) -> Json:
 
 
 def compare_on_case(
-    case: Case, names: Sequence[str], settings: Json, player: Player, groups: Mapping[str, Sequence[str]] | None = None
+    case: Case,
+    names: Sequence[str],
+    settings: Json,
+    player: CasePlayer,
+    groups: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[Json, list[Played]]:
     """All numbers about one set of workloads, and what was played.
 
     `settings` has split, seed, episodes and reference; `groups`: label -> policies of one recipe, trained with several
     seeds.
     """
-    seeds = split_seeds(settings["seed"], settings["split"], settings["episodes"])
-    played = player.play(case, names, seeds)
+    played = player.play(case, names, split_seeds(settings["seed"], settings["split"], settings["episodes"]))
     return {**about_case(case), **describe_played(played, names, settings["reference"], groups)}, played
 
 
@@ -228,7 +231,7 @@ def compare_on_scenario(
     settings = {"split": "validation", "seed": 0, "episodes": episodes, "reference": reference or names[0]}
     played_scenario, warm_jobs = warm_started(scenario, "validation")
     case = Case(scenario.name, scenario.name, (), played_scenario, scenario.name, warm_jobs)
-    each, played = compare_on_case(case, names, settings, Player(quiet=quiet))
+    each, played = compare_on_case(case, names, settings, CasePlayer(quiet=quiet))
     del settings["reference"]  # it is in the summary
     return {**settings, "versions": versions(), **each}, played
 
