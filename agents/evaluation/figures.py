@@ -181,15 +181,15 @@ def waits_by_class(results: Json, order: Sequence[str]) -> Figure:
 
 def gap_by_set(sets: Mapping[str, Json], order: Sequence[str]) -> Figure:
     """The share of the gap between the reference and the pool without topology that each policy closes, by set."""
-    labels = [label for label, each in sets.items() if _gaps(each)]
+    labels = [label for label, each in sets.items() if gaps(each)]
     reference = next(iter(sets.values()))["summary"]["reference"]
     title = f"Share of the gap closed between {short_name(reference)} (0) and the pool without topology (1)"
     figure, axes = _axes(title, "", "share of the gap", max(6.0, 2.0 + 1.1 * len(labels)))
-    names = [name for name in order if any(name in _gaps(sets[label]) for label in labels)]
+    names = [name for name in order if any(name in gaps(sets[label]) for label in labels)]
     for row, name in enumerate(names):
-        shares = [_gaps(sets[label]).get(name, {"mean": np.nan, "low": None, "high": None}) for label in labels]
-        mean = np.array([share["mean"] for share in shares], np.float64)
-        error = np.array([[_gap(s["mean"], s["low"]), _gap(s["high"], s["mean"])] for s in shares]).T
+        shares = [gaps(sets[label]).get(name, {}) for label in labels]
+        low, mean, high = (np.array([s.get(key) for s in shares], np.float64) for key in ("low", "mean", "high"))
+        error = np.nan_to_num(np.maximum([mean - low, high - mean], 0.0))  # none where an interval has no end
         _bars(axes, mean, 0.8, row, names, order, yerr=error, error_kw={"elinewidth": 0.9})
     axes.axhline(0, color="black", linewidth=0.8)
     axes.axhline(1, color="black", linewidth=1.2, linestyle=":")
@@ -241,23 +241,17 @@ def class_colours(names: Sequence[str]) -> list[str]:
     return [CLASS_COLOURS.get(name) or spare[k % len(spare)] for k, name in enumerate(names)]
 
 
-def has_gap(each: Json) -> bool:
-    """True if some policy of a set closes, or widens, a gap to the pool without topology."""
-    return bool(_gaps(each))
+def gaps(each: Json) -> dict[str, Json]:
+    """The share that every policy of a set closes of a gap to the pool without topology, where there is one.
 
-
-def _gaps(each: Json) -> dict[str, Json]:
-    """The share closed by every policy of a set that has a gap, the reference itself left out."""
+    Name -> interval; the reference itself is left out.
+    """
     summary = each["summary"]
     return {
         name: summary["policies"][name]["gap_closed_interval"]
         for name in candidates(summary)
         if name != summary["reference"] and summary["policies"][name]["gap_closed"] is not None
     }
-
-
-def _gap(high: float | None, low: float | None) -> float:
-    return 0.0 if high is None or low is None else max(0.0, high - low)
 
 
 ONE_SET: dict[str, Callable[[Json, Sequence[str]], Figure]] = {
@@ -279,6 +273,6 @@ def draw_results(results: Json, folder: Path) -> list[Path]:
     pictures = []
     for k, (label, each) in enumerate(sets.items()):
         pictures += draw_set(each, order, folder / label.replace(" ", "-") if k else folder)
-    if any(has_gap(each) for each in sets.values()):
+    if any(gaps(each) for each in sets.values()):
         pictures.append(save(gap_by_set(sets, order), folder / "gap_closed.png"))
     return pictures
