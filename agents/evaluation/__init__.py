@@ -1,1 +1,1 @@
-"""What policies are worth: cases are played, compared, and told in tables, words, figures, cards and a release's record."""
+"""What policies are worth: cases are played and compared, and told in tables, words, figures, cards and a record."""
