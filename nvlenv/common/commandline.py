@@ -116,10 +116,10 @@ def _bounds(least: float | None, most: float | None, above: float | None) -> str
 
 
 def parse(kind: type[T], argv: Sequence[str], program: str, epilog: str = "") -> T:
-    """The options that a command line gives. Ends the process with one line and code 2 for a mistake in them."""
+    """The options that a command line gives. Raises `UsageError` for a mistake in them."""
     parser = _Parser(prog=program, description=cleandoc(kind.__doc__ or ""), epilog=epilog)
     _declare(parser, kind)
-    return _made(kind, parser.parse_args(list(argv)))
+    return _made(kind, parser.parse_intermixed_args(list(argv)))  # arguments may stand before and after options
 
 
 def parse_command(kinds: Mapping[str, type[Any]], argv: Sequence[str], program: str, description: str) -> Any:
@@ -133,6 +133,18 @@ def parse_command(kinds: Mapping[str, type[Any]], argv: Sequence[str], program: 
     return _made(kinds[vars(found).pop("command")], found)
 
 
+class UsageError(InputError):
+    """A mistake in the arguments of a program, told in one line."""
+
+    def __init__(self, program: str, message: str) -> None:
+        super().__init__(program, "", message, "")
+        hint = "" if "expected" in message else f" (see {program} --help)"
+        self.args = (message + hint,)
+
+    def __reduce__(self) -> tuple[type[UsageError], tuple[str, object]]:  # type: ignore[override]
+        return UsageError, (self.where, self.found)
+
+
 class _Parser(argparse.ArgumentParser):
     """argparse whose mistakes are one line, as all other mistakes are."""
 
@@ -140,7 +152,7 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def error(self, message: str) -> NoReturn:
-        self.exit(BAD_INPUT, f"error: {message} (see {self.prog} --help)\n")
+        raise UsageError(self.prog, message.removeprefix("argument "))
 
 
 def _declare(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
@@ -164,7 +176,7 @@ def _argument(name: str, hint: Any, default: Any, said: Mapping[str, Any]) -> tu
     rest: dict[str, Any] = {"help": said["help"].replace("%", "%%")}
     if default is not MISSING:
         rest["default"] = default
-        if default not in EMPTY and not said["append"]:
+        if (default not in EMPTY or type(default) is int) and not said["append"]:
             rest["help"] += f" (default {' '.join(map(str, default)) if several else default})".replace("%", "%%")
     if inner is bool:
         rest["action"] = "store_true"

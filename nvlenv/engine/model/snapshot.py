@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
+from nvlenv.cluster.hardware import NETWORK, NVLINK
 from nvlenv.cluster.topology import SEPARATOR, cluster_from_nodes
 from nvlenv.cluster.types import ClusterSpec, QueueSpec
 from nvlenv.common.errors import InputError
@@ -100,7 +101,7 @@ class ClusterSnapshot:
     notes: tuple[str, ...] = ()  # what the reader had to decide or leave out, for people
     source: str = field(default="cluster", compare=False)  # the files it was read from
 
-    def cluster_spec(self, nvlink: float = 900.0, network: float = 50.0) -> ClusterSpec:
+    def cluster_spec(self, nvlink: float = NVLINK, network: float = NETWORK) -> ClusterSpec:
         """The cluster as the simulator sees it; failed nodes count as cordoned. Bandwidths in GB/s."""
         return replace(self._spec, nvlink=nvlink, network=network)
 
