@@ -26,6 +26,7 @@ from nvlenv.simulator.state import Sim
 __all__ = [
     "BASELINES",
     "KUEUE",
+    "UNTUNED",
     "Heuristic",
     "baseline_name",
     "fresh_policy",
