@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,45 +65,76 @@ class Explained:
 def ask_policy(
     policy: Policy, decision: Decision, racks: tuple[str, ...], job_name: Callable[[int], str], shown: int
 ) -> Explained:
-    """The policy's action; `job_name` gives the job of a row, at most `shown` candidates are listed."""
+    """The policy's action; `job_name` gives the job of a row, at most `shown` candidates are listed, the best first."""
+    sim, count, size = decision.sim, decision.layout.racks, decision.sim.cap.shape[1] - 1
     if isinstance(policy, Heuristic):
-        return _ask_rule(policy, decision, racks, job_name, shown)
-    if isinstance(policy, Scored):
-        return _ask_learned(policy, decision, racks, shown)
-    action = policy(decision)
-    said = f"{policy_name(policy)}: {_say(decision, action, racks)}"
-    none = np.zeros((decision.layout.size, 0))
-    return _explained(decision, action, said, none, np.arange(decision.layout.size), {}, racks, shown)
+        asked = _ask_rule(policy, decision, job_name)
+    elif isinstance(policy, Scored):
+        asked = _ask_learned(policy, decision, racks)
+    else:
+        actions, action = decision.layout.size, policy(decision)
+        asked = Asked(action, _say(decision, action, racks), np.zeros((actions, 0)), np.arange(actions), {})
+    legal = np.flatnonzero(decision.mask[: 2 * count])
+    best = legal[np.argsort(asked.rank[legal], kind="stable")]
+    ordered = [int(a) for a in best[: shown + 1]]
+    if asked.action < 2 * count:
+        ordered = [asked.action, *(a for a in ordered if a != asked.action)]
+    job = sim.jobs[sim.clock[0]["current"]]
+    left = int(sim.clock[0]["pods_left"])
+    candidates = []
+    for a in ordered[:shown]:
+        rack, opens, note = a % count, a >= count, asked.notes.get(a, "")
+        if opens:
+            note = f"evicts or moves {int(sim.open_gpus[rack])} GPUs, {sim.open_lost[rack]:.1f} GPU-hours lost"
+        candidates.append(
+            Candidate(
+                rack=racks[rack],
+                action="open" if opens else "place",
+                score=tuple(float(value) for value in asked.scores[a]),
+                free_gpus=int(sim.cap[rack, 1]),
+                free_nodes=int(sim.cap[rack, size]),
+                pods=int(job["unit_pods"]) if opens else min(left, int(sim.cap[rack, job["pod_gpus"]])),
+                note=note,
+            )
+        )
+    could_place = bool(decision.mask[:count].any() or decision.mask[decision.layout.fill])
+    rule = f"{policy_name(policy)}: {asked.said}"
+    return Explained(asked.action, rule, tuple(candidates), len(legal), could_place)
 
 
-def _ask_learned(policy: Scored, decision: Decision, racks: tuple[str, ...], shown: int) -> Explained:
+class Asked(NamedTuple):
+    """An action and what the policy weighed for it."""
+
+    action: Action
+    said: str
+    scores: NDArray[np.float64]  # (2R + 2, keys), or (2R, keys)
+    rank: NDArray[Any]  # (2R + 2,) or (2R,): the smallest is the best
+    notes: dict[int, str]  # of actions
+
+
+def _ask_learned(policy: Scored, decision: Decision, racks: tuple[str, ...]) -> Asked:
     logits = policy.logits(decision)
     action = int(best_action(logits, decision.mask))
     ranks = np.argsort(np.where(decision.mask, -logits, np.inf), kind="stable")
     runner_up = next((int(a) for a in ranks[:2] if a != action and decision.mask[a]), None)
-    said = f"{policy.name}: largest logit, {_say(decision, action, racks)} {logits[action]:.3f}"
+    said = f"largest logit, {_say(decision, action, racks)} {logits[action]:.3f}"
     if runner_up is not None:
         said += f", next {_say(decision, runner_up, racks)} {logits[runner_up]:.3f}"
-    return _explained(decision, action, said, logits[:, None], -logits, {}, racks, shown)
+    return Asked(action, said, logits[:, None], -logits, {})
 
 
-def _ask_rule(
-    policy: Heuristic, decision: Decision, racks: tuple[str, ...], job_name: Callable[[int], str], shown: int
-) -> Explained:
+def _ask_rule(policy: Heuristic, decision: Decision, job_name: Callable[[int], str]) -> Asked:
     sim, rule, count = decision.sim, policy.rule, decision.layout.racks
     keys, parts, kept = np.zeros((count, 2)), np.zeros(count, np.int64), np.zeros(count, np.int64)
     waits, drains, reserved, ready = score_racks(sim, rule, keys, parts, kept)
     action = policy(decision)
     hero = job_name(int(sim.clock[0]["hero"]))
     why = f"kept for {hero}, which waits for racks" if reserved else "its last free slice is kept (hold)"
-    notes = {int(rack): why for rack in np.flatnonzero(kept)}
     scores = np.concatenate([keys, np.stack([sim.open_gpus, sim.open_lost], axis=1)])
     order = np.lexsort((keys[:, 1], keys[:, 0], -parts if rule.tight == 0 else parts, kept))
-    place = np.empty(count)
-    place[order] = np.arange(count)
-    rank = np.concatenate([place, np.argsort(np.lexsort((sim.open_lost, sim.open_gpus))) + count])
+    rank = np.concatenate([np.argsort(order), np.argsort(np.lexsort((sim.open_lost, sim.open_gpus))) + count])
     said = _say_rule(rule, decision, action, waits, drains, reserved, ready, hero)
-    return _explained(decision, action, f"{policy.name}: {said}", scores, rank, notes, racks, shown)
+    return Asked(action, said, scores, rank, {int(rack): why for rack in np.flatnonzero(kept)})
 
 
 def _say_rule(
@@ -132,47 +163,6 @@ def _say(decision: Decision, action: Action, racks: tuple[str, ...]) -> str:
     if action < layout.fill:
         return f"{'place' if action < layout.racks else 'open'} {racks[action % layout.racks]}"
     return "fill" if action == layout.fill else "hold"
-
-
-def _explained(
-    decision: Decision,
-    action: Action,
-    rule: str,
-    scores: NDArray[np.float64],
-    rank: NDArray[np.generic],
-    notes: dict[int, str],
-    racks: tuple[str, ...],
-    shown: int,
-) -> Explained:
-    """The best candidates by rank (smaller is better), the chosen one first."""
-    sim, count, size = decision.sim, decision.layout.racks, decision.sim.cap.shape[1] - 1
-    legal = np.flatnonzero(decision.mask[: 2 * count])
-    best = legal[np.argsort(rank[legal], kind="stable")]
-    ordered = [int(a) for a in best[: shown + 1]]
-    if action < 2 * count:
-        ordered = [action, *(a for a in ordered if a != action)]
-    job = sim.jobs[sim.clock[0]["current"]]
-    left = int(sim.clock[0]["pods_left"])
-    candidates = []
-    for a in ordered[:shown]:
-        rack, opens = a % count, a >= count
-        fits = int(job["unit_pods"]) if opens else min(left, int(sim.cap[rack, job["pod_gpus"]]))
-        note = notes.get(a, "")
-        if opens:
-            note = f"evicts or moves {int(sim.open_gpus[rack])} GPUs, {sim.open_lost[rack]:.1f} GPU-hours lost"
-        candidates.append(
-            Candidate(
-                rack=racks[rack],
-                action="open" if opens else "place",
-                score=tuple(float(value) for value in scores[a]),
-                free_gpus=int(sim.cap[rack, 1]),
-                free_nodes=int(sim.cap[rack, size]),
-                pods=fits,
-                note=note,
-            )
-        )
-    could_place = bool(decision.mask[:count].any() or decision.mask[2 * count])
-    return Explained(action, rule, tuple(candidates), len(legal), could_place)
 
 
 # Why not: too few GPUs, or enough of them in places that are of no use for the shape, or no quota

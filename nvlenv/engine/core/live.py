@@ -8,7 +8,7 @@ is full, the rows that are left move together in their order.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -210,54 +210,50 @@ def queues_of(cluster: ClusterSnapshot) -> tuple[QueueSpec, ...]:
     return (*cluster.queues, QueueSpec(NO_QUEUE, NO_DEMAND))
 
 
-def simulated_jobs(cluster: ClusterSnapshot) -> list[Job]:
+class Running(NamedTuple):
     """The running jobs that the arrays know: verification pods and pods without GPUs are not in them."""
-    return [job for job in cluster.jobs if job.gpus and not job.verification]
 
+    jobs: list[Job]
+    parts: list[Part]  # of each
+    runs: list[tuple[float, float]]  # start and end, by its estimate: h from now
 
-def running_parts(cluster: ClusterSnapshot, jobs: Iterable[Job], settings: Settings, largest: int) -> list[Part]:
-    """Each of these running jobs as a part; `largest` is the GPUs of the largest node."""
-    number = {queue.name: index for index, queue in enumerate(cluster.queues)}
-    outside = len(cluster.queues)
-    return [running_part(job, number.get(job.queue, outside), settings, largest) for job in jobs]
+    @classmethod
+    def of(cls, cluster: ClusterSnapshot, settings: Settings, now: float) -> Running:
+        """Those of a cluster at the moment `now` (s since 1970)."""
+        queue = {queue.name: number for number, queue in enumerate(cluster.queues)}
+        outside, largest = len(cluster.queues), max(node.gpus for node in cluster.nodes)
+        jobs = [job for job in cluster.jobs if job.gpus and not job.verification]
+        parts = [running_part(job, queue.get(job.queue, outside), settings, largest) for job in jobs]
+        starts = [0.0 if job.start is None else min(0.0, (job.start - now) / SECONDS) for job in jobs]
+        return cls(jobs, parts, [(start, start + part.estimate) for start, part in zip(starts, parts, strict=True)])
+
+    def begin(self, sim: Sim, cluster: ClusterSnapshot) -> None:
+        """The first rows of an idle simulator of this cluster run on the nodes of the jobs.
+
+        Nodes that are down have failed; so far, as in `ClusterSnapshot.cluster_spec`, they are cordoned.
+        """
+        for index, node in enumerate(cluster.nodes):
+            if node.state == NodeState.FAILED:
+                sim.nodes["cordoned"][index], sim.nodes["failed"][index] = 0, 1
+        number = {node.name: index for index, node in enumerate(cluster.nodes)}
+        pods = [[pod for pod in job.pods if pod.gpus] for job in self.jobs]
+        first = np.cumsum([0, *map(len, pods)]).astype(np.int32)
+        nodes = np.array([number[pod.node] for own in pods for pod in own], np.int32)
+        gpus = np.array([pod.gpus for own in pods for pod in own], np.int32)
+        start, end = (np.array([run[i] for run in self.runs], np.float64) for i in (0, 1))
+        assign_nodes(sim, np.arange(len(pods), dtype=np.int32), first, nodes, gpus, start, end)
 
 
 def live_of(cluster: ClusterSnapshot, settings: Settings, began: float) -> Live:
     """The arrays of a cluster at the moment `began` (s since 1970) with everything that runs on it."""
-    spec = cluster.cluster_spec(settings.nvlink, settings.network)
-    jobs = simulated_jobs(cluster)
-    parts = running_parts(cluster, jobs, settings, spec.gpus_per_node)
-    live = Live(spec, queues_of(cluster), settings, [(job.id, part) for job, part in zip(jobs, parts, strict=True)])
-    mark_failed(live.sim, cluster)
-    start_running(live.sim, cluster, jobs, [run_of(job, began, settings) for job in jobs])
+    running = Running.of(cluster, settings, began)
+    jobs = [(job.id, part) for job, part in zip(running.jobs, running.parts, strict=True)]
+    live = Live(cluster.cluster_spec(settings.nvlink, settings.network), queues_of(cluster), settings, jobs)
+    running.begin(live.sim, cluster)
     assigned = np.bincount(live.sim.gpu_job[live.sim.gpu_job >= 0], minlength=len(jobs))
     rows = live.sim.jobs[: len(jobs)]
     rows["movable"][assigned < rows["gpus"]] = 0  # on overcommitted nodes: its pods are not to be told apart
     return live
-
-
-def mark_failed(sim: Sim, cluster: ClusterSnapshot) -> None:
-    """Nodes that are down have failed; so far, as in `ClusterSnapshot.cluster_spec`, they are cordoned."""
-    for index, node in enumerate(cluster.nodes):
-        if node.state == NodeState.FAILED:
-            sim.nodes["cordoned"][index], sim.nodes["failed"][index] = 0, 1
-
-
-def run_of(job: Job, now: float, settings: Settings) -> tuple[float, float]:
-    """Start and end, by its estimate, of a running job: h after `now` (s since 1970)."""
-    start = 0.0 if job.start is None else min(0.0, (job.start - now) / SECONDS)
-    return start, start + (settings.estimate_hours if job.estimate is None else job.estimate)
-
-
-def start_running(sim: Sim, cluster: ClusterSnapshot, jobs: Sequence[Job], runs: Sequence[tuple[float, float]]) -> None:
-    """The first rows of a simulator run on the nodes of these jobs; `runs` are their starts and ends (h)."""
-    number = {node.name: index for index, node in enumerate(cluster.nodes)}
-    pods = [[pod for pod in job.pods if pod.gpus] for job in jobs]
-    first = np.cumsum([0, *map(len, pods)]).astype(np.int32)
-    nodes = np.array([number[pod.node] for own in pods for pod in own], np.int32)
-    gpus = np.array([pod.gpus for own in pods for pod in own], np.int32)
-    start, end = (np.array([run[i] for run in runs], np.float64) for i in (0, 1))
-    assign_nodes(sim, np.arange(len(jobs), dtype=np.int32), first, nodes, gpus, start, end)
 
 
 def gpus_by_node(job: Job) -> Counter[str]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from nvlenv.cluster.types import Workload
 from nvlenv.common.errors import InputError
-from nvlenv.engine.core.live import mark_failed, queues_of, run_of, running_parts, simulated_jobs, start_running
+from nvlenv.engine.core.live import Running, queues_of
 from nvlenv.engine.core.parts import parts_of, workload_of
 from nvlenv.engine.model.answers import Answer
 from nvlenv.engine.model.jobs import Job, check_job
@@ -117,11 +117,11 @@ class _Future:
         if len(parts) != 1:
             raise InputError(f"job {hero.name}", "pod sets", f"{len(parts)} of unlike sizes", "one, for the simulator")
         self._cluster, self._settings, self._hours = cluster, settings, hours
-        self._jobs = simulated_jobs(cluster)
-        self._left = [_hours_left(*run_of(job, at, settings)) for job in self._jobs]
-        running = running_parts(cluster, self._jobs, settings, self.spec.gpus_per_node)
-        running = [replace(part, estimate=left) for part, left in zip(running, self._left, strict=True)]
-        self._hero = len(running)  # its number in the simulator
+        jobs, running, runs = Running.of(cluster, settings, at)
+        left = [_hours_left(start, end) for start, end in runs]
+        running = [replace(part, estimate=hours_left) for part, hours_left in zip(running, left, strict=True)]
+        self._running = Running(jobs, running, [(0.0, end) for end in left])
+        self._hero = len(jobs)  # its number in the simulator
         self._work = workload_of([*running, *parts], [0] * self._hero + [1], (RUNNING, HERO), names)
         self._weights = (1.0, settings.weights.get(hero.priority, 1.0))
 
@@ -146,8 +146,7 @@ class _Future:
         sim = Sim(*(a[0] for a in allocate(1, Dims.of(self.spec, len(work), len(queues), len(work.class_names)))))
         rules = replace(self._settings.rules(), horizon=self._hours)
         load(sim, self.spec, work, rules, (*self._weights, *usual), queues)
-        mark_failed(sim, self._cluster)  # nothing tells when they are repaired
-        start_running(sim, self._cluster, self._jobs, [(0.0, left) for left in self._left])
+        self._running.begin(sim, self._cluster)
         sim.clock["next_job"] = self._hero
         return sim
 
