@@ -14,7 +14,6 @@ Left out is that workers wait for the slowest of them, and what cores share: the
 
 from __future__ import annotations
 
-import argparse
 import pickle
 import sys
 import time
@@ -29,11 +28,10 @@ from sb3_contrib import MaskablePPO
 
 from agents.evaluation.tables import Terminal
 from agents.learning.config import TrainConfig
-from agents.learning.distributed import DistributedPPO, RemoteEnvs, parts_of
+from agents.learning.distributed import Arrays, DistributedPPO, Gradient, RemoteEnvs, Rollout, Worker, minibatches_of
 from agents.learning.memory import keep_freed_memory
 from agents.learning.model import make_env, make_model
-from agents.learning.worker import Arrays, Gradient, Played, Worker
-from nvlenv.common.commandline import command
+from nvlenv.common.commandline import command, option, parse
 from nvlenv.common.config import config_names, find_config, load_config
 from nvlenv.common.errors import InputError
 
@@ -59,7 +57,7 @@ class Constants:
 
     def rate(self, workers: int, config: TrainConfig) -> float:
         """Decisions per second of one run; 0 workers: in one process, where nothing is sent."""
-        steps, minibatches = config.ppo.n_steps, parts_of(config) * config.ppo.n_epochs
+        steps, minibatches = config.ppo.n_steps, minibatches_of(config) * config.ppo.n_epochs
         decisions = config.envs * steps
         spread = decisions * (self.play + self.learn) / max(1, workers)
         exchange = self.trip + workers * self.answer if workers else 0.0
@@ -72,11 +70,11 @@ class _Timed(RemoteEnvs):
     def __init__(self, config: TrainConfig) -> None:
         env = make_env(config)
         super(RemoteEnvs, self).__init__(config.envs, env.observation_space, env.action_space)
-        self.parts = parts_of(config)
+        self.parts = minibatches_of(config)
         self.worker = Worker(config, 0, config.envs, self.parts)
         self.spent = dict.fromkeys(("play", "learn", "answer"), 0.0)
 
-    def play(self, weights: Arrays, done_steps: int) -> list[Played]:
+    def play(self, weights: Arrays, done_steps: int) -> list[Rollout]:
         return [self._timed("play", lambda: self.worker.play(weights, done_steps))]
 
     def gradients(self, weights: Arrays, part: int) -> list[Gradient]:
@@ -91,12 +89,12 @@ class _Timed(RemoteEnvs):
         return result
 
 
-def measure(config: TrainConfig, rollouts: int) -> Constants:
+def measure_constants(config: TrainConfig, rollouts: int) -> Constants:
     """Play and learn from so many rollouts in this process, after one to warm up. Measured is the time of the CPU."""
     spent, rest = _spent(config, rollouts)
     few = max(1, config.envs // FEWER)
     fewer, _ = _spent(config.model_copy(update={"envs": few}), rollouts)
-    steps, minibatches = rollouts * config.ppo.n_steps, rollouts * parts_of(config) * config.ppo.n_epochs
+    steps, minibatches = rollouts * config.ppo.n_steps, rollouts * minibatches_of(config) * config.ppo.n_epochs
     play = max(0.0, (spent["play"] - fewer["play"]) / (config.envs - few)) / steps
     return Constants(
         play=play,
@@ -164,7 +162,7 @@ def clock_table(config: TrainConfig, workers: Sequence[int], rollouts: int) -> T
     return table
 
 
-def plan(constants: Constants, config: TrainConfig) -> Table:
+def cores_table(constants: Constants, config: TrainConfig) -> Table:
     """Decisions per second of one run on all the cores, and of one run on every core."""
     table = Table(title="what so many cores would give, in decisions per second")
     for head in ("cores", "one run on all", "against one core", "a run per core"):
@@ -184,29 +182,33 @@ def counts_of(text: str) -> list[int]:
     return [int(count) for count in counts]
 
 
+@dataclass(frozen=True)
+class ScalingOptions:
+    __doc__ = __doc__
+
+    overrides: tuple[str, ...] = option(
+        "settings of the run, such as envs=128", default=(), positional=True, nargs="*", metavar="KEY=VALUE"
+    )
+    config: str = option(f"a YAML file or one of {', '.join(config_names('train'))}", default="default")
+    rollouts: int = option("to measure", default=10, least=1)
+    workers: str = option("to measure by the clock", default="1,2", metavar="N,N")
+
+
 @command
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m agents.scaling", description=__doc__, allow_abbrev=False)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings of the run, such as envs=128")
-    parser.add_argument("--config", default="default", help=f"a YAML file or one of {', '.join(config_names('train'))}")
-    parser.add_argument("--rollouts", type=int, default=10, help="to measure (default %(default)s)")
-    parser.add_argument("--workers", default="1,2", metavar="N,N", help="to measure by the clock (default %(default)s)")
-    arguments = parser.parse_intermixed_args(argv)
-    if arguments.rollouts < 1:
-        raise InputError("--rollouts", "", arguments.rollouts, "at least 1")
-    workers = counts_of(arguments.workers)
-    config = load_config(TrainConfig, find_config("train", arguments.config), arguments.overrides)
+    """Measure, then print what was measured and what more cores would give."""
+    options = parse(ScalingOptions, argv, "python -m agents.scaling")
+    config = load_config(TrainConfig, find_config("train", options.config), options.overrides)
     if config.envs < 2:  # what they cost and what each of them costs are told apart by their number
         raise InputError("agents.scaling", "envs", config.envs, "at least 2")
     torch.set_num_threads(config.threads)
     keep_freed_memory()
-    clock = clock_table(config, workers, arguments.rollouts)
-    constants = measure(config, arguments.rollouts)
+    clock = clock_table(config, counts_of(options.workers), options.rollouts)
+    constants = measure_constants(config, options.rollouts)
     for name, value in vars(constants).items():
         print(f"{name:6s} {1e6 * value:8.1f} us per {PER.get(name, 'minibatch')}")
     Terminal().print(clock)
-    Terminal().print(plan(constants, config))
+    Terminal().print(cores_table(constants, config))
 
 
 if __name__ == "__main__":

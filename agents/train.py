@@ -11,13 +11,13 @@ state, the best policy so far (policy.npz), the table and figures at the end.
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -27,27 +27,53 @@ from stable_baselines3.common.callbacks import CallbackList
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecEnv
 
-from agents.evaluate import evaluate, evaluation_scenario, versions
 from agents.evaluation.card import write_card
-from agents.evaluation.cells import BASELINE
+from agents.evaluation.cases import evaluation_scenario
+from agents.evaluation.compare import compare_on_scenario, versions
 from agents.evaluation.episodes import find_policy
-from agents.evaluation.figures import draw_all
+from agents.evaluation.figures import draw_set
 from agents.evaluation.release import read_results
-from agents.evaluation.tables import Terminal, table
+from agents.evaluation.tables import Terminal, summary_table
 from agents.learning.callbacks import ClusterCallback, EvaluationCallback, ProgressBar
-from agents.learning.config import TrainConfig
+from agents.learning.config import TrainConfig, with_baseline
+from agents.learning.distributed import DistributedPPO, RemoteEnvs
 from agents.learning.memory import keep_freed_memory
 from agents.learning.model import make_env, make_model
-from nvlenv.common.commandline import command
+from nvlenv.common.commandline import command, option, parse
 from nvlenv.common.config import config_names, find_config, load_config
 from nvlenv.common.errors import InputError
 from nvlenv.common.files import write_json, write_text
 from nvlenv.envs.scenario import load_scenario
 from nvlenv.policies.learned import read_policy_file
-from nvlenv.policies.resolver import baseline_name
 
 RUNS = Path("checkpoints")
 OF_A_NEW_RUN = ("config", "seed", "trace", "init", "out")  # options that say nothing to a run that goes on
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    __doc__ = __doc__
+
+    overrides: tuple[str, ...] = option(
+        "settings of the run, such as ppo.gamma=0.99", default=(), positional=True, nargs="*", metavar="KEY=VALUE"
+    )
+    config: str | None = option(
+        f"a YAML file or one of {', '.join(config_names('train'))} (default: default)", default=None
+    )
+    seed: int | None = option("of the run (default: the config's, 0)", default=None)
+    trace: Path | None = option(
+        "replay windows of this job trace instead of the generator", default=None, metavar="FILE"
+    )
+    resume: Path | None = option("continue an interrupted run", default=None, metavar="RUN")
+    init: str | None = option(
+        "start from this policy file instead of the heuristic prior", default=None, metavar="POLICY"
+    )
+    out: Path | None = option("folder of the run (default: checkpoints/<scenario>-<time>)", default=None, metavar="RUN")
+    distributed: int | None = option(
+        "processes that play the simulators, on this machine or on the Ray cluster that RAY_ADDRESS names",
+        default=None, metavar="WORKERS",
+    )  # fmt: skip
+    quiet: bool = option("no progress bars", default=False)
 
 
 def train(
@@ -62,8 +88,6 @@ def train(
     algorithm: type[MaskablePPO] = MaskablePPO
     new_env: Callable[[TrainConfig, int], VecEnv] = make_env
     if workers is not None:
-        from agents.learning.distributed import DistributedPPO, RemoteEnvs
-
         algorithm, new_env = DistributedPPO, lambda config, _: RemoteEnvs(config, workers)
     if resume:
         model = algorithm.load(run / "model.zip", device="cpu")
@@ -94,73 +118,42 @@ def train(
         env.close()
 
 
-def report(config: TrainConfig, run: Path, quiet: bool = False) -> None:
+def show_results(config: TrainConfig, run: Path, quiet: bool = False) -> None:
     """The table and figures at the end of a run."""
     scenario = evaluation_scenario(config.scenarios[0], config.overrides)
     names = list(dict.fromkeys((*config.evaluation.baselines, config.evaluation.reference, str(run))))
-    results, played = evaluate(
+    results, _ = compare_on_scenario(
         scenario, names, config.evaluation.final_episodes, reference=config.evaluation.reference, quiet=quiet
     )
     results["command"] = shlex.join(["python", "-m", "agents.train", *sys.argv[1:]])
     write_json(run / "metrics.json", results)
-    pictures = draw_all(played, names, run / "figures")
+    pictures = draw_set(results, names, run / "figures")
     write_card(run / "policy.npz", read_results(run))
     terminal = Terminal()
-    terminal.print(table(results["summary"], width=terminal.width))
+    terminal.print(summary_table(results["summary"], width=terminal.width))
     print(*pictures, sep="\n")
     _, manifest = read_policy_file(run / "policy.npz")
     print(f"policy: {run / 'policy.npz'}, best on validation, of step {manifest['steps']:,}; charts:", end=" ")
     print(f"tensorboard --logdir {run / 'tensorboard'}")
 
 
-def parser() -> argparse.ArgumentParser:
-    out = argparse.ArgumentParser(prog="python -m agents.train", description=__doc__, allow_abbrev=False)
-    out.formatter_class = argparse.RawDescriptionHelpFormatter
-    out.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings of the run, such as ppo.gamma=0.99")
-    out.add_argument("--config", help=f"a YAML file or one of {', '.join(config_names('train'))} (default: default)")
-    out.add_argument("--seed", type=int, help="of the run (default: the config's, 0)")
-    out.add_argument(
-        "--trace", type=Path, metavar="FILE", help="replay windows of this job trace instead of the generator"
-    )
-    out.add_argument("--resume", type=Path, metavar="RUN", help="continue an interrupted run")
-    out.add_argument("--init", metavar="POLICY", help="start from this policy file instead of the heuristic prior")
-    out.add_argument(
-        "--out", type=Path, metavar="RUN", help="folder of the run (default: checkpoints/<scenario>-<time>)"
-    )
-    out.add_argument(
-        "--distributed", type=int, metavar="WORKERS",
-        help="processes that play the simulators, on this machine or on the Ray cluster that RAY_ADDRESS names",
-    )  # fmt: skip
-    out.add_argument("--quiet", action="store_true", help="no progress bars")
-    return out
-
-
-def resolve(arguments: argparse.Namespace) -> TrainConfig:
-    """The config of a new run from file, options and overrides."""
-    overrides = list(arguments.overrides)
-    if arguments.seed is not None:
-        overrides.append(f"seed={arguments.seed}")
-    if arguments.init is not None:
-        overrides.append(f"init={arguments.init}")
-    config = load_config(TrainConfig, find_config("train", arguments.config or "default"), overrides)
-    if arguments.trace is not None:
-        if not arguments.trace.is_file():
-            raise InputError("--trace", "", repr(str(arguments.trace)), "a readable file")
-        workload = f"workload={{kind: trace, path: {arguments.trace.resolve()}}}"
-        name = arguments.trace.name.split(".")[0]
+def config_of(options: TrainOptions) -> TrainConfig:
+    """The config of a new run, from file, options and overrides."""
+    overrides = list(options.overrides)
+    if options.seed is not None:
+        overrides.append(f"seed={options.seed}")
+    if options.init is not None:
+        overrides.append(f"init={options.init}")
+    config = load_config(TrainConfig, find_config("train", options.config or "default"), overrides)
+    if options.trace is not None:
+        if not options.trace.is_file():
+            raise InputError("--trace", "", repr(str(options.trace)), "a readable file")
+        workload = f"workload={{kind: trace, path: {options.trace.resolve()}}}"
+        name = options.trace.name.split(".")[0]
         config = config.model_copy(update={"overrides": (*config.overrides, workload, f"name={name}")})
     config = with_baseline(config)
     check(config)
     return config
-
-
-def with_baseline(config: TrainConfig) -> TrainConfig:
-    """The config with the tuned heuristic of its first scenario wherever it says `baseline`."""
-    tuned = baseline_name(load_scenario(config.scenarios[0], config.overrides).name)
-    names = tuple(tuned if name == BASELINE else name for name in config.evaluation.baselines)
-    reference = tuned if config.evaluation.reference == BASELINE else config.evaluation.reference
-    update = {"baselines": tuple(dict.fromkeys(names)), "reference": reference}
-    return config.model_copy(update={"evaluation": config.evaluation.model_copy(update=update)})
 
 
 def check(config: TrainConfig) -> None:
@@ -182,15 +175,14 @@ def folder_of(config: TrainConfig, out: Path | None) -> Path:
     return run
 
 
-def resumed(arguments: argparse.Namespace) -> TrainConfig:
+def resumed(options: TrainOptions, run: Path) -> TrainConfig:
     """The config of an interrupted run, with the settings that are given now."""
-    run: Path = arguments.resume
     if not (run / "model.zip").is_file():
         raise InputError("--resume", "", str(run), "the folder of a run with model.zip in it")
-    for option in OF_A_NEW_RUN:
-        if getattr(arguments, option) is not None:
-            raise InputError("--resume", "", f"--{option} beside it", "settings alone, such as steps=4000000")
-    return load_config(TrainConfig, run / "config.yaml", arguments.overrides)
+    for name in OF_A_NEW_RUN:
+        if getattr(options, name) is not None:
+            raise InputError("--resume", "", f"--{name} beside it", "settings alone, such as steps=4000000")
+    return load_config(TrainConfig, run / "config.yaml", options.overrides)
 
 
 @contextmanager
@@ -205,23 +197,21 @@ def forgotten_unless_begun(run: Path) -> Iterator[None]:
         raise
 
 
-def run_training(arguments: argparse.Namespace) -> None:
-    if arguments.resume is not None:
-        config, run = resumed(arguments), arguments.resume
-        train(config, run, True, arguments.quiet, arguments.distributed)
+@command
+def main(argv: list[str]) -> None:
+    """Train, or go on with a run, and end with the table and the figures."""
+    options = parse(TrainOptions, argv, "python -m agents.train")
+    if options.resume is not None:
+        config, run = resumed(options, options.resume), options.resume
+        train(config, run, True, options.quiet, options.distributed)
     else:
-        config = resolve(arguments)
-        run = folder_of(config, arguments.out)
+        config = config_of(options)
+        run = folder_of(config, options.out)
         with forgotten_unless_begun(run):
             write_text(run / "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
             write_json(run / "versions.json", versions())
-            train(config, run, False, arguments.quiet, arguments.distributed)
-    report(config, run, arguments.quiet)
-
-
-@command
-def main(argv: list[str]) -> None:
-    run_training(parser().parse_intermixed_args(argv))  # settings may stand before and after options
+            train(config, run, False, options.quiet, options.distributed)
+    show_results(config, run, options.quiet)
 
 
 if __name__ == "__main__":

@@ -106,6 +106,11 @@ def shared_names() -> list[str]:
     return [f"{name}: {', '.join(places)}" for name, places in where.items() if len(places) > 1 and name not in ROLES]
 
 
+def takes_docstring_of_its_file(node: Definition) -> bool:
+    """The options of a command line are told what its file is told."""
+    return any(isinstance(part, ast.Assign) and ast.unparse(part) == "__doc__ = __doc__" for part in node.body)
+
+
 def untold() -> list[str]:
     """Public modules, functions, classes and methods without a docstring."""
     found = []
@@ -113,7 +118,7 @@ def untold() -> list[str]:
         if not ast.get_docstring(tree):
             found.append(name)
         for node in public(tree):
-            if not ast.get_docstring(node):
+            if not ast.get_docstring(node) and not takes_docstring_of_its_file(node):
                 found.append(f"{name}.{node.name}")
             for method in node.body if isinstance(node, ast.ClassDef) else ():
                 if isinstance(method, Definition) and not method.name.startswith("_") and not ast.get_docstring(method):

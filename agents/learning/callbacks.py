@@ -15,9 +15,9 @@ from agents.evaluation.cases import evaluation_scenario, warm_started
 from agents.evaluation.episodes import Metrics, Played, play_workload, split_seeds
 from agents.evaluation.figures import decay_curve, frontier
 from agents.evaluation.statistics import Interval, mean_known, paired
-from agents.evaluation.summary import describe
-from agents.export import export_policy
+from agents.evaluation.summary import describe_played
 from agents.learning.config import TrainConfig
+from agents.learning.export import export_policy
 from agents.learning.policy import network_of
 from nvlenv.common.files import write_json, written_whole
 
@@ -63,7 +63,7 @@ class Validation:
             Played({**a.metrics, **b.metrics}, {**a.series, **b.series})
             for a, b in zip(self.played, played, strict=True)
         ]
-        return describe(both, [*self.names, str(policy)], reference)
+        return describe_played(both, [*self.names, str(policy)], reference)
 
     def compare(self, metrics: list[Metrics]) -> dict[str, Interval]:
         """Paired difference of cost against every baseline."""
@@ -103,6 +103,7 @@ class EvaluationCallback(BaseCallback):
         return True
 
     def evaluate(self) -> None:
+        """Play the validation workloads with the policy of now, log, and keep what `--resume` needs."""
         latest = self.run_folder / "latest.npz"
         export_policy(network_of(self.model), latest, {**self.manifest, "steps": self.num_timesteps})
         played = self.validation.play(latest)
@@ -153,6 +154,7 @@ class ProgressBar(BaseCallback):
         return True
 
     def show(self, text: str) -> None:
+        """Put a short text behind the bar."""
         if self.bar is not None:
             self.bar.set_postfix_str(text)
 

@@ -6,11 +6,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from nvlenv.common.config import Model
-
-Count = Annotated[int, Field(ge=1)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[float, Field(gt=0)]
+from agents.evaluation.compare import BASELINE
+from nvlenv.common.config import Count, Model, NonNegative, Positive, Share
+from nvlenv.envs.scenario import load_scenario
+from nvlenv.policies.resolver import baseline_name
 
 
 class PPOConfig(Model):
@@ -23,7 +22,7 @@ class PPOConfig(Model):
     gae_lambda: Share = 0.95
     lr_start: Positive = 6e-4
     lr_end: Positive = 2e-5
-    entropy: Annotated[float, Field(ge=0)] = 0.003
+    entropy: NonNegative = 0.003
     clip: Share = 0.2
     target_kl: Positive | None = 0.03
     value_coef: Positive = 0.5
@@ -62,3 +61,12 @@ class TrainConfig(Model):
     init: str = ""  # policy file to start from; "": the heuristic prior
     ppo: PPOConfig = PPOConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+
+
+def with_baseline(config: TrainConfig) -> TrainConfig:
+    """The config with the tuned heuristic of its first scenario wherever it says `baseline`."""
+    tuned = baseline_name(load_scenario(config.scenarios[0], config.overrides).name)
+    names = tuple(tuned if name == BASELINE else name for name in config.evaluation.baselines)
+    reference = tuned if config.evaluation.reference == BASELINE else config.evaluation.reference
+    update = {"baselines": tuple(dict.fromkeys(names)), "reference": reference}
+    return config.model_copy(update={"evaluation": config.evaluation.model_copy(update=update)})

@@ -3,10 +3,11 @@
     python -m agents.train --distributed 8                        8 workers on this machine
     RAY_ADDRESS=head:6379 python -m agents.train --distributed 64 64 workers on the nodes of a Ray cluster
 
-Every worker plays its share of the simulators and keeps what it played. For each minibatch the learner sends weights,
-every worker answers with the gradient on its share, and their mean is one step of the optimizer. So both playing and
-learning are spread, a run with W workers is synchronous PPO on the same simulators, and its files are those of any
-other run: `--resume` goes on with or without workers. (Advantages are normalised within each worker's share.)
+A worker has the very model that a single process would have; SB3's own code collects its rollouts and works out their
+advantages. Every worker plays its share of the simulators and keeps what it played. For each minibatch the learner
+sends weights, every worker answers with the gradient on its share, and their mean is one step of the optimizer. So both
+playing and learning are spread, a run with W workers is synchronous PPO on the same simulators, and its files are those
+of any other run: `--resume` goes on with or without workers. (Advantages are normalised within a worker's share.)
 
 A worker that dies with its machine is started again by Ray on a node with a free core. If it was playing, it plays that
 rollout again, with new episodes; if it was learning, the others' gradients go on without it. So a loss costs at most
@@ -19,30 +20,163 @@ and 36,000 here. `python -m agents.scaling` measures what more cores give.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sb3_contrib import MaskablePPO
+from sb3_contrib.common.maskable.buffers import MaskableDictRolloutBuffer, MaskableDictRolloutBufferSamples
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.utils import explained_variance
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvStepReturn
+from torch import Tensor
 
-from agents.evaluation.fanout import THREADS, connect
+from agents.evaluation.fanout import THREADS, connect_ray
 from agents.learning.config import TrainConfig
-from agents.learning.policy import network_of
-from agents.learning.worker import Arrays, Gradient, Played, Worker
+from agents.learning.memory import keep_freed_memory
+from agents.learning.model import make_env, make_model
+from agents.learning.policy import PlacementPolicy, network_of
 from nvlenv.common.errors import InputError
 from nvlenv.envs.env import Observation, action_space, observation_space
 from nvlenv.envs.scenario import load_scenario
 
+Arrays = dict[str, NDArray[np.float32]]  # by the names of the network's parameters
+
 WITH_CALL = 80_000  # bytes; Ray stores arguments of 100 KB and more, once for every call
 
 
-def parts_of(config: TrainConfig) -> int:
+def minibatches_of(config: TrainConfig) -> int:
     """Minibatches of one rollout of all simulators."""
     return -(-config.envs * config.ppo.n_steps // config.ppo.batch_size)
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What a worker says of its rollout of T steps of E simulators; the rollout itself stays where it is."""
+
+    infos: list[list[dict[str, Any]]]  # (T, E): of SB3's environments; empty but where an episode ended
+    explained: float  # share of the variance of returns that the values explain
+    begun_at: int  # steps of the whole run when this worker's first episodes began
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The mean gradient over some decisions, and what SB3 logs of a minibatch."""
+
+    decisions: int
+    arrays: Arrays
+    logged: dict[str, float]
+
+
+class Worker:
+    """Worker number `rank` of a run, with so many of its simulators; lives in a process of its own, maybe far away.
+
+    `parts` : minibatches into which each worker cuts its rollout.
+    """
+
+    def __init__(self, config: TrainConfig, rank: int, envs: int, parts: int) -> None:
+        self.config, self.rank, self.envs, self.parts = config, rank, envs, parts
+        self.infos = _Infos()
+        self.model: MaskablePPO | None = None
+        self.begun_at = 0
+        self.batches: Iterator[MaskableDictRolloutBufferSamples] = iter(())
+
+    def _begin(self, done_steps: int) -> MaskablePPO:
+        """Simulators and a model with a seed that no other worker has, nor this one before it was started again.
+
+        The first worker's first seed is the run's: with one worker alone a run is the same, bit for bit, as with none.
+        """
+        seed = self.config.seed
+        if self.rank or done_steps:
+            seed = int(np.random.SeedSequence((seed, self.rank, done_steps)).generate_state(1)[0])
+        # Weights come from the learner; the file that it began with may not be on this machine.
+        config = self.config.model_copy(update={"seed": seed, "envs": self.envs, "init": ""})
+        torch.set_num_threads(1)
+        keep_freed_memory()
+        model = make_model(config, make_env(config))
+        model._setup_learn(config.steps, self.infos)
+        self.begun_at = done_steps
+        return model
+
+    def play(self, weights: Arrays, done_steps: int) -> Rollout:
+        """Play one rollout with these weights; `done_steps` of the run are done."""
+        if self.model is None:
+            self.model = self._begin(done_steps)
+        model, buffer = self.model, self.model.rollout_buffer
+        assert isinstance(buffer, MaskableDictRolloutBuffer) and model.env is not None
+        _load(model, weights)
+        self.infos.steps = []
+        model.collect_rollouts(model.env, self.infos, buffer, model.n_steps)
+        explained = float(explained_variance(buffer.values.flatten(), buffer.returns.flatten()))
+        return Rollout(self.infos.steps, explained, self.begun_at)
+
+    def gradient(self, weights: Arrays, part: int) -> Gradient | None:
+        """The gradient at these weights on the next minibatch; part 0 shuffles the rollout anew.
+
+        None: there is nothing to learn from, because the worker was started again after it had played, or because its
+        share was too small for so many parts.
+        """
+        if self.model is None:
+            return None
+        buffer = self.model.rollout_buffer
+        assert isinstance(buffer, MaskableDictRolloutBuffer)
+        if part == 0:
+            self.batches = buffer.get(-(-buffer.buffer_size * buffer.n_envs // self.parts))
+        batch = next(self.batches, None)
+        if batch is None:
+            return None
+        _load(self.model, weights)
+        return minibatch_gradient(self.model, batch)
+
+
+def _load(model: MaskablePPO, weights: Arrays) -> None:
+    # Copies: what comes out of Ray's shared memory is read-only.
+    network_of(model).load_state_dict({name: torch.from_numpy(array.copy()) for name, array in weights.items()})
+
+
+def minibatch_gradient(model: MaskablePPO, batch: MaskableDictRolloutBufferSamples) -> Gradient:
+    """As in `MaskablePPO.train`, up to the step of the optimizer."""
+    policy, network, clip = model.policy, network_of(model), float(model.clip_range(1.0))  # type: ignore[operator]
+    assert isinstance(policy, PlacementPolicy)
+    values, log_prob, entropy = policy.evaluate_actions(
+        batch.observations, batch.actions.long().flatten(), batch.action_masks
+    )
+    advantages: Tensor = (batch.advantages - batch.advantages.mean()) / (batch.advantages.std() + 1e-8)
+    log_ratio = log_prob - batch.old_log_prob
+    ratio = torch.exp(log_ratio)
+    policy_loss = -torch.min(advantages * ratio, advantages * torch.clamp(ratio, 1 - clip, 1 + clip)).mean()
+    value_loss = torch.nn.functional.mse_loss(batch.returns, values.flatten())
+    entropy_loss = -torch.mean(entropy)
+    loss = policy_loss + model.ent_coef * entropy_loss + model.vf_coef * value_loss
+    network.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        logged = {
+            "entropy_loss": entropy_loss,
+            "policy_gradient_loss": policy_loss,
+            "value_loss": value_loss,
+            "approx_kl": torch.mean((ratio - 1) - log_ratio),
+            "clip_fraction": torch.mean((torch.abs(ratio - 1) > clip).float()),
+            "loss": loss,
+        }
+    arrays = {name: p.grad.numpy().copy() for name, p in network.named_parameters() if p.grad is not None}
+    return Gradient(len(batch.actions), arrays, {name: float(value.item()) for name, value in logged.items()})
+
+
+class _Infos(BaseCallback):
+    """Keeps what the environments say of each step, for the learner's callbacks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[list[dict[str, Any]]] = []
+
+    def _on_step(self) -> bool:
+        self.steps.append([{k: v for k, v in i.items() if k != "terminal_observation"} for i in self.locals["infos"]])
+        return True
 
 
 class RemoteEnvs(VecEnv):
@@ -51,13 +185,13 @@ class RemoteEnvs(VecEnv):
     def __init__(self, config: TrainConfig, workers: int) -> None:
         if not 1 <= workers <= config.envs:
             raise InputError("--distributed", "", workers, f"1 to {config.envs}, the simulators of the run")
-        self.ray = connect()
+        self.ray = connect_ray()
         cores = int(self.ray.cluster_resources().get("CPU", 0))
         if workers > cores:  # Ray would wait for more
             raise InputError("--distributed", "", workers, f"at most {cores}, the cores of the Ray cluster")
         racks = max(load_scenario(name, config.overrides).cluster_spec().racks for name in config.scenarios)
         super().__init__(config.envs, observation_space(racks), action_space(racks))
-        self.parts = parts_of(config)
+        self.parts = minibatches_of(config)
         actor = self.ray.remote(Worker).options(
             num_cpus=1,
             max_restarts=-1,
@@ -68,10 +202,10 @@ class RemoteEnvs(VecEnv):
         shares = [len(share) for share in np.array_split(np.arange(config.envs), workers)]
         self.workers = [actor.remote(config, rank, envs, self.parts) for rank, envs in enumerate(shares)]
 
-    def play(self, weights: Arrays, done_steps: int) -> list[Played]:
+    def play(self, weights: Arrays, done_steps: int) -> list[Rollout]:
         """One rollout of every worker, in their order."""
         shared = self._sent(weights)
-        played: list[Played] = self.ray.get([worker.play.remote(shared, done_steps) for worker in self.workers])
+        played: list[Rollout] = self.ray.get([worker.play.remote(shared, done_steps) for worker in self.workers])
         return played
 
     def gradients(self, weights: Arrays, part: int) -> list[Gradient]:
@@ -96,23 +230,29 @@ class RemoteEnvs(VecEnv):
         return {name: np.zeros((self.num_envs, *space.shape), np.float32) for name, space in spaces.items()}
 
     def step_async(self, actions: NDArray[np.int64]) -> None:
+        """Nobody steps the simulators from here."""
         raise NotImplementedError("the simulators are stepped by the workers: use DistributedPPO")
 
     def step_wait(self) -> VecEnvStepReturn:
+        """Nobody steps the simulators from here."""
         raise NotImplementedError("the simulators are stepped by the workers: use DistributedPPO")
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
+        """What SB3 asks of every environment, without a value; other attributes live elsewhere."""
         if attr_name not in ("render_mode", "spec"):
             raise AttributeError(f"RemoteEnvs has no attribute {attr_name!r}; the simulators live elsewhere")
         return [None for _ in self._get_indices(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+        """Refused: simulators are set up by their scenario."""
         raise InputError("RemoteEnvs.set_attr", attr_name, value, "nothing: simulators are set up by their scenario")
 
     def env_method(self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **_: Any) -> list[Any]:
+        """Refused: the simulators live elsewhere."""
         raise InputError("RemoteEnvs.env_method", method_name, "a call", "nothing: the simulators live elsewhere")
 
     def env_is_wrapped(self, wrapper_class: Any, indices: VecEnvIndices = None) -> list[bool]:
+        """(N,) False: nothing is wrapped here."""
         return [False for _ in self._get_indices(indices)]
 
 
@@ -122,6 +262,7 @@ class DistributedPPO(MaskablePPO):
     env: RemoteEnvs
 
     def weights(self) -> Arrays:
+        """The network's parameters by name, float32, sharing memory with it."""
         return {name: tensor.detach().numpy() for name, tensor in network_of(self).state_dict().items()}
 
     def collect_rollouts(  # type: ignore[override]

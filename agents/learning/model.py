@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.vec_env import VecEnv
@@ -12,12 +11,9 @@ from agents.evaluation.episodes import split_scenario
 from agents.learning.config import TrainConfig
 from agents.learning.network import load_arrays
 from agents.learning.policy import PlacementPolicy, network_of
+from nvlenv.envs.sb3 import NVL72VecEnv
 from nvlenv.envs.scenario import load_scenario
-from nvlenv.envs.vector import NVL72VecEnv
 from nvlenv.policies.learned import read_policy_file
-
-RUNS = Path("checkpoints")
-OF_A_NEW_RUN = ("config", "seed", "trace", "init", "out")  # options that say nothing to a run that goes on
 
 
 def linear(start: float, end: float) -> Callable[[float], float]:

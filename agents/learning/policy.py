@@ -1,4 +1,4 @@
-"""The network in MaskablePPO's clothes.
+"""The network as a policy of MaskablePPO.
 
 sb3-contrib's own path builds a distribution object with validation for every minibatch, and would run actor and critic
 apart; here both come from one pass, and the masked log-softmax is written out.
@@ -64,6 +64,7 @@ class PlacementPolicy(MaskableActorCriticPolicy):
     def forward(  # type: ignore[override]
         self, obs: Observations, deterministic: bool = False, action_masks: Masks = None
     ) -> tuple[Tensor, Tensor, Tensor]:
+        """Actions (B,), values (B, 1) and log probabilities (B,) of a batch of observations."""
         logits, values = self._run(obs)
         log_probs = masked_log_softmax(logits, action_masks)
         if deterministic:
@@ -75,17 +76,20 @@ class PlacementPolicy(MaskableActorCriticPolicy):
     def evaluate_actions(  # type: ignore[override]
         self, obs: Observations, actions: Tensor, action_masks: Masks = None
     ) -> tuple[Tensor, Tensor, Tensor]:
+        """Values (B, 1), log probabilities (B,) of given actions, and entropies (B,)."""
         logits, values = self._run(obs)
         log_probs = masked_log_softmax(logits, action_masks)
         entropy = -(log_probs.exp() * log_probs).sum(dim=1)
         return values, log_probs.gather(1, actions.long().reshape(-1, 1)).squeeze(1), entropy
 
     def predict_values(self, obs: Observations) -> Tensor:  # type: ignore[override]
+        """(B, 1) values of a batch of observations."""
         return self._run(obs)[1]
 
     def get_distribution(  # type: ignore[override]
         self, obs: Observations, action_masks: Masks = None
     ) -> MaskableDistribution:
+        """The masked distribution over actions, as sb3-contrib's own code asks for it."""
         distribution = self.action_dist.proba_distribution(action_logits=self._run(obs)[0])
         if action_masks is not None:
             distribution.apply_masking(action_masks)

@@ -1,4 +1,4 @@
-"""What an evolution is, and how it is kept: its settings, all that goes from one generation to the next, and the file.
+"""Evolution of a policy's prior by CMA-ES: the experiment, what goes from one generation to the next, the search.
 
 An evolution that goes on asks for nothing again. A setting, scenario or policy file that is no longer what it was would
 make it another experiment, and is refused.
@@ -6,22 +6,36 @@ make it another experiment, and is refused.
 
 from __future__ import annotations
 
-import argparse
 import pickle
 import shlex
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 from agents.evaluation.cases import evaluation_scenario
+from agents.evaluation.compare import versions
+from agents.evaluation.episodes import SPLITS, find_policy, split_scenario, split_seeds
+from agents.learning.export import LICENCE
 from agents.learning.network import PlacementNetwork, network_arrays
 from nvlenv.common.errors import InputError
-from nvlenv.common.files import written_whole
-from nvlenv.policies.learned import Arrays, fingerprint, read_policy_file
+from nvlenv.common.files import write_json, written_whole
+from nvlenv.envs.scenario import Scenario, prepare
+from nvlenv.policies.learned import Arrays, LearnedPolicy, fingerprint, read_policy_file, save_policy
+from nvlenv.policies.play import play
+from nvlenv.policies.resolver import baseline_name
+from nvlenv.simulator.decision import Policy
+from nvlenv.simulator.state import Sim
 
+GENERATIONS = 100
+STATE, POLICY, HISTORY = "evolution.pkl", "policy.npz", "evolution.json"  # what is in the folder of an evolution
 Vector = NDArray[np.float64]
 VALIDATION = 4  # times the workloads of a generation, for choosing the best
 
@@ -40,7 +54,7 @@ class Experiment:
 
     def command(self, generations: int) -> str:
         """The command line that comes to the same result: whatever else was typed does not matter."""
-        options: list[Any] = ["--scenarios", *map(_told_course, self.scenarios), "--generations", generations]
+        options: list[Any] = ["--scenarios", *map(_told_scenario, self.scenarios), "--generations", generations]
         for name in ("population", "sigma", "every", "init", "seed"):
             value = getattr(self, name)
             options += [f"--{name}", value] if value != "" else []
@@ -55,7 +69,7 @@ class Progress:
     generations: int  # in all, as last asked for
     start: Arrays
     digests: list[str]  # of the scenarios
-    pars: dict[str, list[float]]  # split -> par of every course; empty until they are played
+    baseline_costs: dict[str, list[float]]  # split -> that of every exam; empty until they are played
     strategy: Any  # cma.CMAEvolutionStrategy
     best: Vector
     best_score: float
@@ -72,39 +86,43 @@ def first_arrays(init: str) -> Arrays:
 
 
 def scenario_digests(experiment: Experiment) -> list[str]:
+    """Of its scenarios, as they are now."""
     return [evaluation_scenario(name).digest() for name, _ in experiment.scenarios]
 
 
-def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The settings of the experiment that the command line names."""
-    given = {each.name: getattr(arguments, each.name, None) for each in fields(Experiment)}
-    return {name: value for name, value in given.items() if value is not None}
+@dataclass(frozen=True)
+class Given:
+    """What a command line says of an evolution; what it does not say is as it was, or as usual."""
+
+    settings: dict[str, Any]  # by the names of `Experiment`
+    generations: int | None  # in all
 
 
-def check_same(arguments: argparse.Namespace, progress: Progress) -> None:
+def check_same(given: Given, out: Path, progress: Progress) -> None:
     """Raise `InputError` for an option that says otherwise than the state, and for a file that is not what it was."""
     experiment, done = progress.experiment, len(progress.history)
-    began = f"as the evolution in {arguments.out} began"
-    for name, value in given_settings(arguments).items():
+    began = f"as the evolution in {out} began"
+    for name, value in given.settings.items():
         kept = getattr(experiment, name)
         if value != kept:
             raise InputError(f"--{name}", "", _told(value), f"{_told(kept)}, {began}")
-    if arguments.init and fingerprint(first_arrays(arguments.init)) != fingerprint(progress.start):
-        raise InputError("--init", "", f"{arguments.init} with other arrays", f"those of then, {began}; or no --init")
+    init = given.settings.get("init")
+    if init and fingerprint(first_arrays(init)) != fingerprint(progress.start):
+        raise InputError("--init", "", f"{init} with other arrays", f"those of then, {began}; or no --init")
     for (name, _), now, then in zip(experiment.scenarios, scenario_digests(experiment), progress.digests, strict=True):
         if now != then:
             raise InputError("--resume", name, "a scenario that has changed", f"the one of then, {began}")
-    if arguments.generations is not None and arguments.generations < done:
-        raise InputError("--generations", "", arguments.generations, f"at least the {done} that are done")
+    if given.generations is not None and given.generations < done:
+        raise InputError("--generations", "", given.generations, f"at least the {done} that are done")
 
 
-def _told_course(course: tuple[str, int]) -> str:
-    return f"{course[0]}:{course[1]}"
+def _told_scenario(scenario: tuple[str, int]) -> str:
+    return f"{scenario[0]}:{scenario[1]}"
 
 
 def _told(value: Any) -> str:
     """A setting as it is typed."""
-    return " ".join(map(_told_course, value)) if isinstance(value, tuple) else str(value) or "none"
+    return " ".join(map(_told_scenario, value)) if isinstance(value, tuple) else str(value) or "none"
 
 
 def _has_fields(kept: Any, kind: type[Progress | Experiment]) -> bool:
@@ -126,3 +144,190 @@ def write_state(path: Path, progress: Progress) -> None:
     """Plain data, as classes of a module that runs as a command line are found again only by the same."""
     with written_whole(path) as part:
         part.write_bytes(pickle.dumps({**vars(progress), "experiment": vars(progress.experiment)}))
+
+
+# (array, column) -> the step in which its entries are searched: about what it takes to change a close decision. When to
+# `fill` is left as it is: it is not worth the dimensions.
+STEPS: dict[tuple[str, int], float] = {
+    ("prior_rack", 0): 1.5,  # place
+    ("prior_rack", 1): 1.5,  # open
+    ("prior_rack_bias", 1): 3.0,
+    ("prior_global", 1): 6.0,  # hold
+    ("prior_global_bias", 1): 3.0,
+}
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """The prior as a vector: what evolution sees of a policy's arrays."""
+
+    start: Arrays
+
+    @property
+    def size(self) -> int:
+        """Length of the vector."""
+        return sum(self.start[name][..., column].size for name, column in STEPS)
+
+    def arrays(self, x: Vector) -> Arrays:
+        """The arrays at this distance from the start, in steps."""
+        moved, at = {name: array.copy() for name, array in self.start.items()}, 0
+        for (name, column), step in STEPS.items():
+            entries = moved[name][..., column]
+            moved[name][..., column] = entries + step * x[at : at + entries.size].reshape(entries.shape)
+            at += entries.size
+        return moved
+
+
+@dataclass(frozen=True)
+class Exam:
+    """A scenario, how many of its workloads a generation plays, and what the baseline pays for one of them."""
+
+    scenario: Scenario
+    workloads: int
+    baseline_cost: float
+
+
+def policy_costs(policies: Sequence[Policy], scenario: Scenario, seed: np.random.SeedSequence) -> list[float]:
+    """What each policy costs on one workload, in GPU-hours per GPU-hour of the cluster."""
+    start, costs = prepare(scenario, scenario.draw(seed), sample=False), []
+    for policy in policies:
+        sim = Sim(*(array.copy() for array in start))
+        play(policy, sim)
+        c = sim.clock[0]
+        cost = (c["waiting"] + c["slowdown"] + c["lost"]) / ((c["horizon"] - c["measure_from"]) * c["capacity"])
+        costs.append(float(cost))
+    return costs
+
+
+def make_exam(name: str, workloads: int, split: str, seed: int, baseline_cost: float | None = None) -> Exam:
+    """The baseline's cost is that of the first workloads of the split, `VALIDATION` times those of a generation."""
+    scenario = split_scenario(evaluation_scenario(name), split)
+    if baseline_cost is None:
+        baseline = find_policy(baseline_name(name))
+        costs = [policy_costs([baseline], scenario, each) for each in split_seeds(seed, split, VALIDATION * workloads)]
+        baseline_cost = float(np.mean(costs))
+    return Exam(scenario, workloads, baseline_cost)
+
+
+class RelativeCost:
+    """What a policy costs on exams, as a share of what the baselines pay; every scenario counts the same.
+
+    `baseline_costs` : those that an evolution which goes on began with; None: play the baselines.
+    """
+
+    def __init__(
+        self, scenarios: Sequence[tuple[str, int]], split: str, seed: int, threads: int,
+        baseline_costs: Sequence[float] | None = None,
+    ) -> None:  # fmt: skip
+        known: Sequence[float | None] = baseline_costs or [None] * len(scenarios)
+        self.exams = [make_exam(*each, split, seed, cost) for each, cost in zip(scenarios, known, strict=True)]
+        self.threads = threads
+        self._root = np.random.SeedSequence(seed, spawn_key=(SPLITS[split],))
+
+    def __call__(self, policies: Sequence[Policy], generation: int, times: int = 1) -> Vector:
+        """(len(policies),) on the workloads of a generation, `times` as many as usual."""
+        totals = np.zeros(len(policies))
+        with ThreadPoolExecutor(self.threads) as pool:  # kernels run without Python's lock
+            for exam in self.exams:
+                count = times * exam.workloads
+                seeds = [self._seed(generation * count + k) for k in range(count)]
+                costs = list(pool.map(partial(policy_costs, policies, exam.scenario), seeds))
+                totals += np.mean(costs, axis=0) / exam.baseline_cost
+        return totals / len(self.exams)
+
+    def _seed(self, workload: int) -> np.random.SeedSequence:
+        return np.random.SeedSequence(self._root.entropy, spawn_key=(*self._root.spawn_key, workload))
+
+
+def new_progress(given: Given, out: Path) -> Progress:
+    """A new evolution. Raises `InputError` if there is one in the folder already, or no package for it."""
+    try:
+        from cma.evolution_strategy import CMAEvolutionStrategy
+    except ModuleNotFoundError:
+        raise InputError("agents.evolve", "", "no package cma", "pip install 'nvlenv[tune]'") from None
+    if out.exists() and not out.is_dir():
+        raise InputError("--out", "", out, "a folder")
+    if any((out / name).exists() for name in (STATE, POLICY, HISTORY)):
+        raise InputError("--out", "", out, "a new folder, or --resume to go on in it")
+    experiment = Experiment(**given.settings)
+    start = first_arrays(experiment.init)
+    size = Scorer(start).size
+    options = {"seed": experiment.seed + 1, "popsize": experiment.population, "CMA_diagonal": True, "verbose": -9}
+    strategy = CMAEvolutionStrategy(np.zeros(size), experiment.sigma, options)
+    generations, digests = given.generations or GENERATIONS, scenario_digests(experiment)
+    return Progress(experiment, generations, start, digests, {}, strategy, np.zeros(size), np.inf, [], None)
+
+
+def kept_progress(given: Given, out: Path) -> Progress:
+    """The evolution in the folder. Raises `InputError` for settings that would make it another one."""
+    if not (out / STATE).is_file():
+        raise InputError(out, "--resume", "no state of an evolution", f"a folder with {STATE}")
+    progress = read_state(out / STATE)
+    check_same(given, out, progress)
+    progress.generations = given.generations or progress.generations
+    np.random.set_state(progress.generator)  # noqa: NPY002
+    return progress
+
+
+def evolve(given: Given, out: Path, resume: bool, threads: int, quiet: bool) -> Progress:
+    """Run the generations that are left."""
+    progress = kept_progress(given, out) if resume else new_progress(given, out)
+    experiment, scorer = progress.experiment, Scorer(progress.start)
+    costs = {
+        split: RelativeCost(experiment.scenarios, split, experiment.seed, threads, progress.baseline_costs.get(split))
+        for split in ("train", "validation")
+    }
+    train, validation = costs.values()
+    progress.baseline_costs = {s: [exam.baseline_cost for exam in judged.exams] for s, judged in costs.items()}
+
+    def policies(points: Sequence[Vector]) -> list[Policy]:
+        return [LearnedPolicy(scorer.arrays(x)) for x in points]
+
+    if progress.history:
+        save_progress(out, scorer, progress)  # again: the files may be of different generations, after Ctrl-C
+    else:
+        progress.best_score = float(validation(policies([progress.best]), 0, experiment.validation)[0])
+    first = len(progress.history)
+    bar = tqdm(range(first, progress.generations), desc="generations", disable=quiet, file=sys.stderr)
+    for generation in bar:
+        points = progress.strategy.ask()
+        scores = train(policies(points), generation + 1)
+        progress.strategy.tell(points, list(scores))
+        entry = {"generation": generation, "train": float(scores.mean()), "sigma": float(progress.strategy.sigma)}
+        if (generation + 1) % experiment.every == 0:
+            mean = np.array(progress.strategy.mean)
+            entry["validation"] = float(validation(policies([mean]), 0, experiment.validation)[0])
+            if entry["validation"] < progress.best_score:
+                progress.best, progress.best_score = mean, entry["validation"]
+        progress.history.append(entry)
+        bar.set_postfix(cost=f"{entry['train']:.3f}", best=f"{progress.best_score:.3f}")
+        save_progress(out, scorer, progress)
+    return progress
+
+
+def save_progress(out: Path, scorer: Scorer, progress: Progress) -> None:
+    """The state to go on from, first, as the rest can be made of it; the best policy so far, and the history."""
+    experiment = progress.experiment
+    names = [name for name, _ in experiment.scenarios]
+    manifest = {
+        "scenario": names[0],
+        "config": {
+            "scenarios": names,
+            "seed": experiment.seed,
+            "init": experiment.init,
+            "evolution": {
+                "method": "CMA-ES on the linear prior (python -m agents.evolve)",
+                "generations": len(progress.history),
+                "population": experiment.population,
+                "first_sigma": experiment.sigma,
+                "workloads_of_a_generation": sum(count for _, count in experiment.scenarios),
+                "validation_cost_relative_to_baselines": round(progress.best_score, 4),
+            },
+        },
+        "command": experiment.command(len(progress.history)),
+        "versions": versions(),
+    }
+    progress.generator = np.random.get_state()  # noqa: NPY002
+    write_state(out / STATE, progress)
+    save_policy(out / POLICY, scorer.arrays(progress.best), {"licence": LICENCE, **manifest})
+    write_json(out / HISTORY, progress.history)

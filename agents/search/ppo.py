@@ -11,8 +11,6 @@ where it was stopped. Several workers, also on other machines that see the folde
 
 from __future__ import annotations
 
-import argparse
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,13 +31,12 @@ from stable_baselines3.common.callbacks import BaseCallback
 from agents.evaluation.episodes import split_seeds
 from agents.evaluation.fanout import map_jobs
 from agents.evaluation.statistics import Interval, paired
-from agents.export import export_policy
 from agents.learning.callbacks import Validation
-from agents.learning.config import TrainConfig
+from agents.learning.config import TrainConfig, with_baseline
+from agents.learning.export import export_policy
 from agents.learning.memory import keep_freed_memory
 from agents.learning.model import make_env, make_model
 from agents.learning.policy import network_of
-from agents.train import with_baseline
 from nvlenv.common.config import find_config, load_config
 from nvlenv.common.errors import InputError
 from nvlenv.common.files import make_folder, write_text
@@ -86,7 +83,7 @@ def _nearest(value: int, choices: Sequence[int]) -> int:
 
 
 @dataclass(frozen=True)
-class Search:
+class PPOSearch:
     """A study and the runs it is made of; small enough to be sent to other processes."""
 
     config: str  # name or file of the training config
@@ -118,10 +115,11 @@ class Search:
         return study
 
     def policy(self, trial: int) -> Path:
+        """Where the policy of a trial is kept."""
         return self.folder / f"trial-{trial}.npz"
 
 
-class Judge(BaseCallback):
+class TrialEvaluation(BaseCallback):
     """Plays the validation workloads every so many steps, and ends a trial that is worse than most."""
 
     def __init__(self, trial: optuna.Trial, validation: Validation, steps: int, policy: Path) -> None:
@@ -155,17 +153,17 @@ def costs_of(validation: Validation, policy: Path) -> list[float]:
     return [played.metrics[str(policy)]["cost"] for played in validation.play(policy)]
 
 
-def run_trial(trial: optuna.Trial, search: Search, validation: Validation) -> float:
+def run_trial(trial: optuna.Trial, search: PPOSearch, validation: Validation) -> float:
     """Train with the proposed settings. Returns the cost of the last policy."""
     changes = propose(trial)
     config = search.settings(None if AS_IT_IS in trial.user_attrs else changes)  # as it is to the last digit
     model = make_model(config, make_env(config))
-    judge = Judge(trial, validation, config.steps, search.policy(trial.number))
+    judge = TrialEvaluation(trial, validation, config.steps, search.policy(trial.number))
     model.learn(config.steps, callback=judge)
     return judge.cost
 
 
-def work(worker: int, search: Search) -> None:
+def work(worker: int, search: PPOSearch) -> None:
     """Run trials until the study has as many as it is to have; one of the processes that share it."""
     torch.set_num_threads(search.settings().threads)
     keep_freed_memory()
@@ -181,7 +179,7 @@ def unchanged(study: optuna.Study, *states: TrialState) -> optuna.trial.FrozenTr
     return next((trial for trial in trials if AS_IT_IS in trial.user_attrs), None)
 
 
-def confirm(search: Search, best: int, start: int, workloads: int) -> Interval:
+def confirm(search: PPOSearch, best: int, start: int, workloads: int) -> Interval:
     """Best trial less the config as it is, on validation workloads that no trial was judged on."""
     validation = Validation(search.settings())
     judged = len(validation.seeds)
@@ -189,7 +187,7 @@ def confirm(search: Search, best: int, start: int, workloads: int) -> Interval:
     return paired(costs_of(validation, search.policy(best)), costs_of(validation, search.policy(start)))
 
 
-def winner(search: Search, trial: optuna.trial.FrozenTrial, gap: Interval, workloads: int, command: str) -> str:
+def winner(search: PPOSearch, trial: optuna.trial.FrozenTrial, gap: Interval, workloads: int, command: str) -> str:
     """The config of the best trial as YAML, with what it was found by."""
     config = search.settings(propose(optuna.trial.FixedTrial(trial.params)))  # type: ignore[arg-type]
     settings = {"ppo": config.ppo.model_dump(mode="json")}
@@ -200,17 +198,13 @@ def winner(search: Search, trial: optuna.trial.FrozenTrial, gap: Interval, workl
     ) + yaml.safe_dump({**search.settings().model_dump(mode="json"), **settings}, sort_keys=False)
 
 
-def ppo(arguments: argparse.Namespace) -> None:
-    """Run, or go on with, a search; then compare and write its winner."""
-    if arguments.trials < 2:
-        raise InputError("--trials", "", arguments.trials, "at least 2: the config as it is, and another")
-    search = Search(arguments.config, tuple(arguments.overrides), arguments.folder, arguments.trials, arguments.seed)
+def search_settings(search: PPOSearch, workers: int, ray: bool, workloads: int, out: Path, how: str) -> None:
+    """Run, or go on with, a search; then compare its winner on so many further workloads, and write it to `out`."""
     search.settings()  # a mistake in them is told before there is a folder
     study = search.study()
     if unchanged(study, TrialState.COMPLETE, TrialState.WAITING) is None:  # or it was interrupted
         study.enqueue_trial(as_it_is(search.settings()), user_attrs={AS_IT_IS: True})
-    workers: Sequence[int] = range(max(1, arguments.workers))
-    for _ in map_jobs(partial(work, search=search), workers, len(workers), arguments.ray):
+    for _ in map_jobs(partial(work, search=search), range(workers), workers, ray):
         pass
     trials = study.get_trials(deepcopy=False)
     pruned = sum(trial.state == TrialState.PRUNED for trial in trials)
@@ -225,9 +219,8 @@ def ppo(arguments: argparse.Namespace) -> None:
     if best.number == start.number:
         print("nothing is better than the config as it is")
         return
-    gap = confirm(search, best.number, start.number, arguments.workloads)
-    print(f"difference on {arguments.workloads} further workloads: {gap} ({gap.verdict})")
+    gap = confirm(search, best.number, start.number, workloads)
+    print(f"difference on {workloads} further workloads: {gap} ({gap.verdict})")
     if gap.verdict == "lower":
-        command = "python -m agents.tune " + shlex.join(arguments.given)
-        write_text(arguments.out, winner(search, best, gap, arguments.workloads, command))
-        print(f"written to {arguments.out}", file=sys.stderr)
+        write_text(out, winner(search, best, gap, workloads, how))
+        print(f"written to {out}", file=sys.stderr)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
@@ -12,14 +11,13 @@ from matplotlib.patches import Patch
 
 from agents.evaluation.episodes import measure
 from agents.evaluation.figures import OKABE_ITO
-from agents.evaluation.statistics import bootstrap, mean_known
-from agents.study.draw import bars_with_intervals
-from agents.study.page import Study
-from agents.study.play import Options
+from agents.evaluation.statistics import bootstrap
+from agents.study.page import Study, bars_with_intervals, panels
+from agents.study.play import StudySettings, means
 from nvlenv.cluster.types import FloatArray, NodeEventKind
 from nvlenv.envs.scenario import Episode, Scenario, prepare
 from nvlenv.policies.play import play
-from nvlenv.policies.resolver import heuristic
+from nvlenv.policies.resolver import resolve_policy
 
 NAME = "maintenance"
 POLICY = "best-fit+easy+open"
@@ -36,15 +34,15 @@ STATES = {"all nodes": "#e6e6e6", "lives on its spares": OKABE_ITO[5], "no slice
 Metrics = dict[str, float]
 
 
-def study(options: Options, command: str) -> Study:
+def study(settings: StudySettings) -> Study:
     """Play the same workloads under every variant."""
-    scenarios = {label: options.scenario(NAME, *changes) for label, changes in VARIANTS.items()}
+    scenarios = {label: settings.scenario(NAME, *changes) for label, changes in VARIANTS.items()}
     played = {
-        label: [_play(scenario, seed, label == BARE) for seed in options.seeds()]
+        label: [_play(scenario, seed, label == BARE) for seed in settings.seeds()]
         for label, scenario in scenarios.items()
     }
-    rows = tuple(_row(label, runs) for label, runs in played.items())
-    mean = {label: {key: mean_known([m[key] for m in runs]) for key in runs[0]} for label, runs in played.items()}
+    mean = {label: means(runs) for label, runs in played.items()}
+    rows = tuple(_row(label, mean[label], runs) for label, runs in played.items())
     lost = {label: mean[label]["gpu_hours_lost"] for label in mean}
     point = (
         f"Failures and drains end {mean[WORN]['failures']:.0f} runs in {scenarios[WORN].episode.hours:.0f} h and cost "
@@ -53,19 +51,19 @@ def study(options: Options, command: str) -> Study:
         f"With two spare nodes in every rack heroes wait {mean[WORN]['hero_wait']:.0f} h; in racks of exactly 16 one "
         f"broken node leaves no room for a slice, and they wait {mean[NARROW]['hero_wait']:.0f} h."
     )
-    figure, axes = plt.subplots(1, 3, figsize=(13, 4.4), width_ratios=(1.7, 1, 1), layout="constrained")
-    first = scenarios[WORN].draw(options.seeds()[0])
+    title = "Failures, drains, spare nodes and checkpoints"
+    figure, axes = panels(title, (13, 4.4), columns=3, width_ratios=(1.7, 1, 1))
+    first = scenarios[WORN].draw(settings.seeds()[0])
     _draw_map(axes[0], first, scenarios[WORN])
     bars_with_intervals(axes[1], _column(played, "gpu_hours_lost"), "GPU-hours of work lost", digits=0)
     bars_with_intervals(axes[2], _column(played, "hero_wait"), "mean hours a hero waits", digits=0)
     axes[2].tick_params(labelleft=False)
-    figure.suptitle("Failures, drains, spare nodes and checkpoints", x=0.01, ha="left", fontsize=12)
     setting = (
-        f"{options.episodes} workloads (seed {options.seed}), policy {POLICY}. Runs ended: by failing nodes or drains. "
+        f"{settings.workloads}, policy {POLICY}. Runs ended: by failing nodes or drains. "
         f"{BARE}: as '{WORN}', but every stopped job starts over. {NARROW}: the same load on 16 nodes a rack. The map "
         "shows the first workload."
     )
-    return Study(NAME, point, HEADS, rows, figure, setting, command)
+    return Study(NAME, point, HEADS, rows, figure, setting)
 
 
 def _play(scenario: Scenario, seed: np.random.SeedSequence, without_checkpoints: bool) -> Metrics:
@@ -74,7 +72,7 @@ def _play(scenario: Scenario, seed: np.random.SeedSequence, without_checkpoints:
         jobs = episode.workload
         episode = replace(episode, workload=replace(jobs, checkpoint_interval=np.full(len(jobs), np.inf)))
     sim = prepare(scenario, episode, sample=False)
-    play(heuristic(POLICY), sim)
+    play(resolve_policy(POLICY), sim)
     metrics = measure(sim, episode.workload.class_names)
     return {**metrics, "gpu_hours_lost": float(sim.clock["lost"][0])}
 
@@ -96,8 +94,7 @@ def down_nodes(episode: Episode, hours: FloatArray) -> np.ndarray:
     return np.array([down[cluster.node_rack == rack].sum(axis=0) for rack in range(cluster.racks)])
 
 
-def _row(label: str, runs: list[Metrics]) -> tuple[str, ...]:
-    mean = {key: mean_known([m[key] for m in runs]) for key in runs[0]}
+def _row(label: str, mean: Metrics, runs: list[Metrics]) -> tuple[str, ...]:
     goodput = bootstrap([m["goodput"] for m in runs])
     return (
         label,

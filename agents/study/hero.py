@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
@@ -13,12 +12,11 @@ from agents.evaluation.episodes import find_policy
 from agents.evaluation.figures import OKABE_ITO
 from agents.evaluation.statistics import bootstrap
 from agents.evaluation.summary import short_name
-from agents.study.draw import bars_with_intervals, plain
-from agents.study.page import Study
-from agents.study.play import Options, at, branch, play_until, with_one_hero
+from agents.study.page import Study, bars_with_intervals, panels, unframed
+from agents.study.play import StudySettings, at, branch, play_until, with_one_hero
 from nvlenv.cluster.types import FloatArray, IntArray
 from nvlenv.envs.scenario import Scenario, prepare
-from nvlenv.policies.resolver import heuristic
+from nvlenv.policies.resolver import resolve_policy
 from nvlenv.simulator.decision import Policy
 from nvlenv.simulator.state import RUNNING, Sim
 
@@ -37,7 +35,7 @@ POLICIES = {
 
 
 @dataclass(frozen=True)
-class Outcome:
+class HeroStart:
     """What one policy made of one blocked hero."""
 
     wait: float  # h until the hero started; to the end of the window if it did not
@@ -47,14 +45,14 @@ class Outcome:
     others: float  # GPU-hours that other jobs waited, until the end of the window
 
 
-def study(options: Options, command: str) -> Study:
+def study(settings: StudySettings) -> Study:
     """Let every policy go on from the moment at which the hero arrives."""
-    scenario = options.scenario(NAME)
-    named = {label: heuristic(name) for label, name in POLICIES.items()}
+    scenario = settings.scenario(NAME)
+    named = {label: resolve_policy(name) for label, name in POLICIES.items()}
     policies: dict[str, Policy] = {**named}
-    if options.policy:
-        policies[f"learned ({short_name(options.policy)})"] = find_policy(options.policy)
-    played = [_play(scenario, seed, policies) for seed in options.seeds()]
+    if settings.policy:
+        policies[f"learned ({short_name(settings.policy)})"] = find_policy(settings.policy)
+    played = [_play(scenario, seed, policies) for seed in settings.seeds()]
     outcomes = {label: [results[label] for _, _, results in played] for label in policies}
     idle_gpus = np.array([gpus for gpus, _, _ in played])
     whole = np.array([nodes for _, nodes, _ in played])
@@ -71,37 +69,36 @@ def study(options: Options, command: str) -> Study:
     )
     heads = ("policy", "hero waits", "95 %", "started", "evictions", "GPU-h lost", "GPU-h others waited")
     rows = tuple(_row(label, results) for label, results in outcomes.items())
-    figure, axes = plt.subplots(1, 3, figsize=(13, 4.2), width_ratios=(1.2, 1, 1), layout="constrained")
+    title = f"{100 * share:.0f} % of the GPUs are idle, and the hero cannot start"
+    figure, axes = panels(title, (13, 4.2), columns=3, width_ratios=(1.2, 1, 1))
     node_gpus = scenario.cluster_spec().gpus_per_node
     _draw_racks(axes[0], whole[typical], idle_gpus[typical] / node_gpus, scenario.slice_nodes)
     waits, lost = ({label: [vars(o)[f] for o in found] for label, found in outcomes.items()} for f in ("wait", "lost"))
     bars_with_intervals(axes[1], waits, "hours until the hero starts")
     bars_with_intervals(axes[2], lost, "GPU-hours lost until then", digits=0)
     axes[2].tick_params(labelleft=False)
-    title = f"{100 * share:.0f} % of the GPUs are idle, and the hero cannot start"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=12)
     setting = (
-        f"Means of {options.episodes} workloads (seed {options.seed}). Until the hero comes everything is placed by "
+        f"Means of {settings.workloads}. Until the hero comes everything is placed by "
         f"{HISTORY}; from that moment every policy goes on from the same state, for "
         f"{scenario.episode.hours - ARRIVAL:.0f} h at most. The rack map shows a typical workload."
     )
-    return Study(NAME, point, heads, rows, figure, setting, command)
+    return Study(NAME, point, heads, rows, figure, setting)
 
 
 def _play(
     scenario: Scenario, seed: np.random.SeedSequence, policies: dict[str, Policy]
-) -> tuple[IntArray, IntArray, dict[str, Outcome]]:
+) -> tuple[IntArray, IntArray, dict[str, HeroStart]]:
     """Idle GPUs and wholly free nodes of each rack (R,) when the hero arrives, and what every policy makes of it."""
     hero_gpus = scenario.hero_share * scenario.cluster_spec().gpus
     episode, hero = with_one_hero(scenario.draw(seed), hero_gpus, ARRIVAL)
     sim = prepare(scenario, episode)
-    play_until(sim, heuristic(HISTORY), at(ARRIVAL))
+    play_until(sim, resolve_policy(HISTORY), at(ARRIVAL))
     results = {label: _go_on(branch(sim, scenario, episode), policy, hero) for label, policy in policies.items()}
     racks = len(sim.racks)
     return sim.cap[:racks, 1].copy(), sim.cap[:racks, -1].copy(), results
 
 
-def _go_on(sim: Sim, policy: Policy, hero: int) -> Outcome:
+def _go_on(sim: Sim, policy: Policy, hero: int) -> HeroStart:
     """Play from the hero's arrival to its start, then to the end of the window."""
     before = _totals(sim, hero)
     started = play_until(sim, policy, lambda now: bool(now.jobs[hero]["status"] == RUNNING))
@@ -110,7 +107,7 @@ def _go_on(sim: Sim, policy: Policy, hero: int) -> Outcome:
     job, clock = sim.jobs[hero], sim.clock[0]
     wait = float(job["waited"]) if job["first_start"] < np.inf else float(clock["horizon"] - job["queued"])
     evictions, lost, _ = at_start - before
-    return Outcome(wait, started, int(evictions), float(lost), float((_totals(sim, hero) - before)[2]))
+    return HeroStart(wait, started, int(evictions), float(lost), float((_totals(sim, hero) - before)[2]))
 
 
 def _totals(sim: Sim, hero: int) -> np.ndarray:
@@ -119,12 +116,12 @@ def _totals(sim: Sim, hero: int) -> np.ndarray:
     return np.array([sim.clock[0]["evictions"], sim.clock[0]["lost"], hours])
 
 
-def _mean(outcomes: Sequence[Outcome]) -> Outcome:
+def _mean(outcomes: Sequence[HeroStart]) -> HeroStart:
     columns = {name: float(np.mean([vars(o)[name] for o in outcomes])) for name in vars(outcomes[0])}
-    return Outcome(**columns)  # type: ignore[arg-type]
+    return HeroStart(**columns)  # type: ignore[arg-type]
 
 
-def _row(label: str, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+def _row(label: str, outcomes: Sequence[HeroStart]) -> tuple[str, ...]:
     mean, interval = _mean(outcomes), bootstrap([outcome.wait for outcome in outcomes])
     return (
         label,
@@ -148,4 +145,4 @@ def _draw_racks(axis: Axes, whole: IntArray, idle: FloatArray, slice_nodes: int)
     axis.set_yticks(range(0, slice_nodes + 1, 4))
     axis.set_xlabel("rack")
     axis.legend(frameon=False, fontsize=9, ncols=2, loc="upper left")
-    plain(axis, "idle when it arrives, in nodes")
+    unframed(axis, "idle when it arrives, in nodes")

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
 from agents.evaluation.episodes import measure, series_column
 from agents.evaluation.figures import OKABE_ITO
-from agents.evaluation.statistics import mean_known
-from agents.study.draw import plain
-from agents.study.page import Study
-from agents.study.play import Options
+from agents.study.page import Study, panels, unframed
+from agents.study.play import StudySettings, means
 from nvlenv.envs.scenario import Scenario, prepare
 from nvlenv.policies.play import play
-from nvlenv.policies.resolver import heuristic
+from nvlenv.policies.resolver import resolve_policy
 from nvlenv.simulator.state import WAITING
 
 NAME = "verification-incident"
@@ -25,11 +22,11 @@ VARIANTS = {"counted": "verification.counted=true", "not counted": "verification
 CLASSES = ("pre-training", "hero")  # whose waits are shown
 
 
-def study(options: Options, command: str) -> Study:
+def study(settings: StudySettings) -> Study:
     """Play the same workloads and the same test pods, counted and not."""
-    scenarios = {name: options.scenario(NAME, change) for name, change in VARIANTS.items()}
-    played = {name: [_play(scenario, seed) for seed in options.seeds()] for name, scenario in scenarios.items()}
-    mean = {name: {key: mean_known([m[key] for m, _ in runs]) for key in runs[0][0]} for name, runs in played.items()}
+    scenarios = {name: settings.scenario(NAME, change) for name, change in VARIANTS.items()}
+    played = {name: [_play(scenario, seed) for seed in settings.seeds()] for name, scenario in scenarios.items()}
+    mean = {name: means([metrics for metrics, _ in runs]) for name, runs in played.items()}
     rows = tuple(_row(name, mean[name]) for name in VARIANTS)
     counted, fixed = (mean[name] for name in VARIANTS)
     point = (
@@ -41,24 +38,23 @@ def study(options: Options, command: str) -> Study:
     waits = (f"{name} waits" for name in CLASSES)
     heads = ("tests are", "mean wait", *waits, "a queue stands", "GPUs without job", "stall", "evicted tests")
     capacity = scenarios["counted"].cluster_spec().gpus
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True, layout="constrained")
+    figure, axes = panels("Verification pods: counted as usage, and not", (11, 4), sharey=True)
     for axis, name in zip(axes, VARIANTS, strict=True):
         _draw(axis, f"tests {name}", played[name][0][1], capacity)
     axes[0].set_ylabel("GPUs")
     axes[1].legend(*axes[0].get_legend_handles_labels(), frameon=False, fontsize=9, loc="upper right")
-    figure.suptitle("Verification pods: counted as usage, and not", x=0.01, ha="left", fontsize=12)
     setting = (
-        f"{options.episodes} workloads (seed {options.seed}), policy {POLICY}. Stall: quota and free GPUs suffice "
+        f"{settings.workloads}, policy {POLICY}. Stall: quota and free GPUs suffice "
         "for a waiting job, but no shape does. The picture shows the first workload."
     )
-    return Study(NAME, point, heads, rows, figure, setting, command)
+    return Study(NAME, point, heads, rows, figure, setting)
 
 
 def _play(scenario: Scenario, seed: np.random.SeedSequence) -> tuple[dict[str, float], np.ndarray]:
     """Metrics and time series of one workload."""
     episode = scenario.draw(seed)
     sim = prepare(scenario, episode)
-    play(heuristic(POLICY), sim)
+    play(resolve_policy(POLICY), sim)
     series = sim.samples[: int(sim.clock["n_samples"][0])]
     waiting, running = series[:, series_column("waiting_gpus")], series[:, series_column("running_gpus")]
     capacity, jobs = int(sim.clock["capacity"][0]), sim.jobs
@@ -89,4 +85,4 @@ def _draw(axis: Axes, title: str, series: np.ndarray, capacity: int) -> None:
     axis.annotate("cluster", (hours[-1], capacity), xytext=(0, 3), textcoords="offset points", ha="right", fontsize=9)
     axis.set_xlabel("hours")
     axis.set_xlim(0, hours[-1])
-    plain(axis, title)
+    unframed(axis, title)

@@ -1,23 +1,30 @@
-"""A study as people read it: one sentence, one picture, one small table; in the terminal, as Markdown and as HTML."""
+"""A study as people read it: one sentence, one picture, one small table; in the terminal, as Markdown and as HTML.
+
+Also what the pictures of several studies have in common.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
+from typing import Any
 
+import matplotlib.pyplot as plt
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator
+from numpy.typing import ArrayLike
 from rich.console import Console
 from rich.table import Table
 
-from agents.evaluation.figures import save
+from agents.evaluation.figures import OKABE_ITO, save
+from agents.evaluation.statistics import bootstrap
 from nvlenv.common.files import write_text
 
 PICTURE, MARKDOWN, HTML = "study.png", "study.md", "study.html"
-STYLE = """body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
-img { max-width: 100% } table { border-collapse: collapse; margin: 1rem 0 } code { font-size: 0.9em }
-th, td { padding: 0.3rem 0.8rem; border-bottom: 1px solid #ccc; text-align: right }
-th:first-child, td:first-child { text-align: left }"""
+PAGES = Environment(loader=PackageLoader("agents.study", ""), autoescape=True, undefined=StrictUndefined)
 
 
 @dataclass(frozen=True)
@@ -30,45 +37,30 @@ class Study:
     rows: tuple[tuple[str, ...], ...]
     figure: Figure
     setting: str  # what was played: workloads, seed, policies
-    command: str
 
 
-def write(study: Study, folder: Path) -> Path:
-    """Write picture, Markdown and the HTML page into a folder. Returns the page's path."""
+def write_study(study: Study, folder: Path, command: str) -> Path:
+    """Write picture, Markdown and the HTML page into a folder, with the command that did. Returns the page's path."""
     save(study.figure, folder / PICTURE)
-    write_text(folder / MARKDOWN, markdown(study))
-    write_text(folder / HTML, html(study))
+    write_text(folder / MARKDOWN, study_markdown(study, command))
+    write_text(folder / HTML, study_html(study, command))
     return folder / HTML
 
 
-def markdown(study: Study) -> str:
+def study_markdown(study: Study, command: str) -> str:
     """The page in Markdown; the picture lies beside it."""
     rules = "|".join(["---", *["---:"] * (len(study.heads) - 1)])
     lines = [" | ".join(row) for row in (study.heads, *study.rows)]
     table = "\n".join([f"| {lines[0]} |", f"|{rules}|", *(f"| {line} |" for line in lines[1:])])
-    return f"# {study.name}\n\n{study.point}\n\n![]({PICTURE})\n\n{table}\n\n{study.setting}\n\n    {study.command}\n"
+    return f"# {study.name}\n\n{study.point}\n\n![]({PICTURE})\n\n{table}\n\n{study.setting}\n\n    {command}\n"
 
 
-def html(study: Study) -> str:
+def study_html(study: Study, command: str) -> str:
     """The page in HTML; the picture lies beside it."""
-    heads = "".join(f"<th>{escape(head)}</th>" for head in study.heads)
-    rows = "\n".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in study.rows)
-    return f"""<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>{escape(study.name)}</title>
-<style>{STYLE}</style>
-<h1>{escape(study.name)}</h1>
-<p>{escape(study.point)}</p>
-<img src="{PICTURE}" alt="{escape(study.point)}">
-<table><thead><tr>{heads}</tr></thead><tbody>
-{rows}
-</tbody></table>
-<p>{escape(study.setting)}</p>
-<p><code>{escape(study.command)}</code></p>
-</html>
-"""
+    return PAGES.get_template("study.html").render(study=study, picture=PICTURE, command=command)
 
 
-def show(study: Study, console: Console) -> None:
+def print_study(study: Study, console: Console) -> None:
     """The point and the table in a terminal."""
     table = Table(title=study.name)
     for k, head in enumerate(study.heads):
@@ -77,3 +69,37 @@ def show(study: Study, console: Console) -> None:
         table.add_row(*row)
     console.print(table)
     console.print(study.point)
+
+
+def panels(
+    title: str, size: tuple[float, float], rows: int = 1, columns: int = 2, **options: Any
+) -> tuple[Figure, Any]:
+    """A figure of this size (inches) under a title at the left, and its axes as `plt.subplots` gives them."""
+    figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", **options)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    return figure, axes
+
+
+def unframed(axis: Axes, title: str) -> None:
+    """A title at the left, and no frame above and to the right."""
+    axis.set_title(title, loc="left", fontsize=11)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def bars_with_intervals(axis: Axes, values: Mapping[str, ArrayLike], title: str, digits: int = 1) -> None:
+    """One horizontal bar per label: the mean over workloads, a line for its 95 % interval, the mean as a number."""
+    for row, sample in enumerate(values.values()):
+        interval = bootstrap(sample)
+        axis.barh(row, interval.mean, color=OKABE_ITO[row % len(OKABE_ITO)])
+        end = interval.mean
+        if interval.high < float("inf"):  # of one workload there is no interval
+            axis.plot((interval.low, interval.high), (row, row), color="black", linewidth=1)
+            end = interval.high
+        axis.text(end, row, f" {interval.mean:.{digits}f}", va="center", fontsize=9)
+    axis.set_yticks(range(len(values)), list(values))
+    axis.invert_yaxis()
+    axis.xaxis.set_major_locator(MaxNLocator(4))
+    axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axis.margins(x=0.2)
+    axis.set_xlim(left=0)
+    unframed(axis, title)

@@ -1,13 +1,15 @@
-"""What the studies share: their options, and episodes that are played in parts."""
+"""What the studies share: their settings, episodes that are played in parts, and means of what was played."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from agents.evaluation.statistics import mean_known
 from nvlenv.cluster.types import Workload
+from nvlenv.common.commandline import option
 from nvlenv.common.errors import InputError
 from nvlenv.envs.scenario import Episode, Scenario, load_scenario, prepare
 from nvlenv.simulator.decision import ActionLayout, Decision, Policy
@@ -16,19 +18,31 @@ from nvlenv.simulator.step import advance, step
 
 
 @dataclass(frozen=True)
-class Options:
+class StudySettings:
     """What the command line says to a study."""
 
-    episodes: int = 16  # workloads
-    seed: int = 0  # of them
-    policy: str = ""  # a learned policy's file or run folder to play as well; "": none
-    overrides: tuple[str, ...] = ()  # of the scenario
+    episodes: int = option("workloads", default=16, least=1)
+    seed: int = option("of the workloads", default=0, least=0)
+    policy: str = option("a learned policy to play as well, in hero-blocked", default="", metavar="FILE")
+    overrides: tuple[str, ...] = option(
+        "settings of the scenario, such as workload.load=0.5",
+        default=(),
+        flags=("--set",),
+        nargs="*",
+        metavar="KEY=VALUE",
+    )
+
+    @property
+    def workloads(self) -> str:
+        """What is played, in words."""
+        return f"{self.episodes} workloads (seed {self.seed})"
 
     def scenario(self, name: str, *changes: str) -> Scenario:
         """The study's scenario with the user's overrides, and then the study's own."""
         return load_scenario(name, [*self.overrides, *changes])
 
     def seeds(self) -> list[np.random.SeedSequence]:
+        """One for each workload."""
         return np.random.SeedSequence(self.seed).spawn(self.episodes)
 
 
@@ -65,3 +79,8 @@ def with_one_hero(episode: Episode, hero_gpus: float, hour: float) -> tuple[Epis
 def at(hour: float) -> Callable[[Sim], bool]:
     """Stop at the first decision from this hour on."""
     return lambda sim: bool(sim.clock[0]["now"] >= hour)
+
+
+def means(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Each metric's mean over the workloads that have it."""
+    return {key: mean_known([metrics[key] for metrics in runs]) for key in runs[0]}

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from agents.evaluation.figures import OKABE_ITO
 from agents.evaluation.statistics import mean_known
-from agents.study.draw import plain
-from agents.study.page import Study
-from agents.study.play import Options, at, play_until, with_one_hero
+from agents.study.page import Study, panels, unframed
+from agents.study.play import StudySettings, at, play_until, with_one_hero
 from nvlenv.cluster.types import FloatArray, IntArray, Mode
 from nvlenv.envs.scenario import Scenario, prepare
-from nvlenv.policies.resolver import heuristic
+from nvlenv.policies.resolver import resolve_policy
 from nvlenv.simulator.queues import has_quota
 from nvlenv.simulator.state import RUNNING
 
@@ -25,6 +23,10 @@ NAME = "quota-vs-shape"
 POLICY = "best-fit+fill"
 ARRIVAL = 48.0  # h: the others have settled
 MODES = (Mode.UNCONSTRAINED, Mode.REQUIRED)
+HEADS = (
+    "mode", "within quota", "started", "wait", "racks", "rounds on NVLink", "communication", "speed", "run time",
+    "done after",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -40,14 +42,15 @@ class Landing:
 
     @property
     def started(self) -> bool:
+        """Whether it runs."""
         return bool(self.shares.any())
 
 
-def study(options: Options, command: str) -> Study:
+def study(settings: StudySettings) -> Study:
     """Submit the big job of every workload under both modes, everything else alike."""
-    scenario = options.scenario(NAME)
+    scenario = settings.scenario(NAME)
     cluster = scenario.cluster_spec()
-    landed = {mode: [_land(scenario, seed, mode) for seed in options.seeds()] for mode in MODES}
+    landed = {mode: [_land(scenario, seed, mode) for seed in settings.seeds()] for mode in MODES}
     rows = tuple(_row(mode, landed[mode], cluster.cliff) for mode in MODES)
     loose, sliced = (_mean(landed[mode], cluster.cliff) for mode in MODES)
     gpus = max(int(landing.shares.sum()) for mode in MODES for landing in landed[mode])
@@ -58,33 +61,19 @@ def study(options: Options, command: str) -> Study:
         f"{sliced['waited']:.1f} h, then {sliced['inside']:.1f} rounds stay inside racks: speed "
         f"{sliced['speed']:.2f}, done after {sliced['done']:.1f} h."
     )
-    heads = (
-        "mode",
-        "within quota",
-        "started",
-        "wait",
-        "racks",
-        "rounds on NVLink",
-        "communication",
-        "speed",
-        "run time",
-        "done after",
-    )
-    figure, axes = plt.subplots(
-        2, 2, figsize=(11, 6), width_ratios=(1.5, 1), sharex="col", sharey="col", layout="constrained"
-    )
+    title = f"{gpus} GPUs within quota: the same admission, another machine"
+    figure, axes = panels(title, (11, 6), rows=2, width_ratios=(1.5, 1), sharex="col", sharey="col")
     for row, mode in zip(axes, MODES, strict=True):
         _draw_racks(row[0], mode, landed[mode][0], cluster.gpus // cluster.racks)
         _draw_rounds(row[1], landed[mode][0], cluster.cliff)
     axes[0, 0].legend(frameon=False, fontsize=9, ncols=2, loc="lower right", bbox_to_anchor=(1, 1.0))
     axes[1, 0].set_xlabel("rack")
     axes[1, 1].set_xlabel("round (partner = rank xor 2^round)")
-    figure.suptitle(f"{gpus} GPUs within quota: the same admission, another machine", x=0.01, ha="left", fontsize=12)
     setting = (
-        f"Means of {options.episodes} workloads (seed {options.seed}), policy {POLICY}; the picture shows the first "
+        f"Means of {settings.workloads}, policy {POLICY}; the picture shows the first "
         "workload. Communication: time relative to all ranks in one rack. Speed: relative to 8 slices of 64."
     )
-    return Study(NAME, point, heads, rows, figure, setting, command)
+    return Study(NAME, point, HEADS, rows, figure, setting)
 
 
 def round_times(shares: Sequence[int] | IntArray, cliff: float) -> FloatArray:
@@ -93,21 +82,13 @@ def round_times(shares: Sequence[int] | IntArray, cliff: float) -> FloatArray:
     shares: the job's GPUs in each rack; ranks are numbered rack by rack, the larger share first. The mean over the
     rounds is `nvlenv.cluster.collectives.communication_ratio`.
     """
-    return np.where(crossing_pairs(shares) > 0, cliff, 1.0)
-
-
-def crossing_pairs(shares: Sequence[int] | IntArray) -> FloatArray:
-    """Share of the ranks whose partner in round r sits in another rack, (ceil(log2 n),)."""
     counts = np.sort(np.asarray(shares))[::-1]
     rack = np.repeat(np.arange(len(counts)), counts)
     ranks = np.arange(len(rack))
     rounds = int(np.ceil(np.log2(len(rack)))) if len(rack) > 1 else 0
     # A partner beyond the last rank is played by the last rank's rack.
-    return np.array([np.mean(rack != rack[np.minimum(ranks ^ (1 << r), len(rack) - 1)]) for r in range(rounds)])
-
-
-def _rounds_inside(shares: IntArray) -> int:
-    return int(np.count_nonzero(crossing_pairs(shares) == 0))
+    crossing = [np.any(rack != rack[np.minimum(ranks ^ (1 << r), len(rack) - 1)]) for r in range(rounds)]
+    return np.where(crossing, cliff, 1.0)
 
 
 def _land(scenario: Scenario, seed: np.random.SeedSequence, mode: Mode) -> Landing:
@@ -117,7 +98,7 @@ def _land(scenario: Scenario, seed: np.random.SeedSequence, mode: Mode) -> Landi
     modes[hero] = mode
     # With its share of communication, which a scenario refuses for unconstrained jobs: that is the mistake shown here.
     sim = prepare(scenario, replace(episode, workload=replace(episode.workload, mode=modes)))
-    policy = heuristic(POLICY)
+    policy = resolve_policy(POLICY)
     play_until(sim, policy, at(ARRIVAL))
     admitted = bool(has_quota(sim, hero))
     play_until(sim, policy, lambda now: bool(now.jobs[hero]["status"] == RUNNING))
@@ -138,7 +119,7 @@ def _mean(landings: Sequence[Landing], cliff: float) -> dict[str, float]:
     return {
         "waited": mean_known([landing.waited for landing in landings]),
         "racks": mean_known([np.count_nonzero(landing.shares) for landing in begun]),
-        "inside": mean_known([_rounds_inside(landing.shares) for landing in begun]),
+        "inside": mean_known([np.count_nonzero(round_times(landing.shares, cliff) == 1) for landing in begun]),
         "rounds": mean_known([len(round_times(landing.shares, cliff)) for landing in begun]),
         "ratio": mean_known([float(round_times(landing.shares, cliff).mean()) for landing in begun]),
         "speed": mean_known([landing.speed for landing in begun]),
@@ -175,7 +156,7 @@ def _draw_racks(axis: Axes, mode: Mode, landing: Landing, rack_gpus: int) -> Non
     axis.set_ylabel("GPUs of the rack")
     axis.set_yticks(np.linspace(0, rack_gpus, 5, dtype=int))
     axis.set_xticks(racks)
-    plain(axis, f"{mode.name.lower()}: {verb} {landing.waited:.1f} h")
+    unframed(axis, f"{mode.name.lower()}: {verb} {landing.waited:.1f} h")
 
 
 def _draw_rounds(axis: Axes, landing: Landing, cliff: float) -> None:
@@ -184,7 +165,7 @@ def _draw_rounds(axis: Axes, landing: Landing, cliff: float) -> None:
     bars = axis.bar(np.arange(len(times)), times, color=colors)
     axis.bar_label(bars, [f"{time:.0f}x" for time in times], fontsize=8)
     rounds = f"{np.count_nonzero(times == 1)} of {len(times)} rounds on NVLink"
-    plain(axis, f"{rounds}: speed {landing.speed:.2f}, {landing.hours:.0f} h" if landing.started else "")
+    unframed(axis, f"{rounds}: speed {landing.speed:.2f}, {landing.hours:.0f} h" if landing.started else "")
     axis.set_ylabel("time of the round")
     axis.set_yticks((1, cliff))
     axis.set_xticks(np.arange(len(times)))

@@ -23,6 +23,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, field, fields
 from functools import wraps
+from inspect import cleandoc
 from types import NoneType, UnionType
 from typing import Any, NoReturn, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
@@ -100,9 +101,9 @@ def _within(value: float, least: float | None, most: float | None, above: float 
 
 def _bounds(least: float | None, most: float | None, above: float | None) -> str:
     if least is not None and most is not None:
-        return f" from {least:g} to {most:g}"
+        return f" from {least:.10g} to {most:.10g}"
     words = [
-        f"{word} {bound:g}"
+        f"{word} {bound:.10g}"
         for word, bound in (("of at least", least), ("above", above), ("at most", most))
         if bound is not None
     ]
@@ -115,10 +116,10 @@ def _bounds(least: float | None, most: float | None, above: float | None) -> str
 
 
 def parse(kind: type[T], argv: Sequence[str], program: str, epilog: str = "") -> T:
-    """The options that a command line gives. Ends the process with one line and code 2 for a mistake in them."""
-    parser = _Parser(prog=program, description=kind.__doc__, epilog=epilog)
+    """The options that a command line gives. Raises `UsageError` for a mistake in them."""
+    parser = _Parser(prog=program, description=cleandoc(kind.__doc__ or ""), epilog=epilog)
     _declare(parser, kind)
-    return _made(kind, parser.parse_args(list(argv)))
+    return _made(kind, parser.parse_intermixed_args(list(argv)))  # arguments may stand before and after options
 
 
 def parse_command(kinds: Mapping[str, type[Any]], argv: Sequence[str], program: str, description: str) -> Any:
@@ -126,10 +127,22 @@ def parse_command(kinds: Mapping[str, type[Any]], argv: Sequence[str], program: 
     parser = _Parser(prog=program, description=description)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, kind in kinds.items():
-        text = kind.__doc__ or ""
+        text = cleandoc(kind.__doc__ or "")
         _declare(commands.add_parser(name, help=text.split("\n")[0].rstrip("."), description=text), kind)
     found = parser.parse_args(list(argv))
     return _made(kinds[vars(found).pop("command")], found)
+
+
+class UsageError(InputError):
+    """A mistake in the arguments of a program, told in one line."""
+
+    def __init__(self, program: str, message: str) -> None:
+        super().__init__(program, "", message, "")
+        hint = "" if "expected" in message else f" (see {program} --help)"
+        self.args = (message + hint,)
+
+    def __reduce__(self) -> tuple[type[UsageError], tuple[str, object]]:  # type: ignore[override]
+        return UsageError, (self.where, self.found)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -139,7 +152,7 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def error(self, message: str) -> NoReturn:
-        self.exit(BAD_INPUT, f"error: {message} (see {self.prog} --help)\n")
+        raise UsageError(self.prog, message.removeprefix("argument "))
 
 
 def _declare(parser: argparse.ArgumentParser, kind: type[Any]) -> None:

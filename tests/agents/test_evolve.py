@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agents import evolve
-from agents.evolve import HISTORY, POLICY, STATE, STEPS, Judge, Scorer, main
-from agents.search.evolution import first_arrays
+from agents.evolve import main
+from agents.search import evolution
+from agents.search.evolution import HISTORY, POLICY, STATE, STEPS, RelativeCost, Scorer, first_arrays
 from nvlenv.engine import load_policy
 from nvlenv.envs.scenario import Scenario
 from nvlenv.policies.learned import LearnedPolicy, fingerprint, read_policy_file, save_policy
-from nvlenv.policies.resolver import heuristic
+from nvlenv.policies.resolver import resolve_policy
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_no_step_is_the_start_and_a_step_moves_only_the_prior() -> None:
 
 
 def test_candidates_of_a_generation_play_the_same_workloads_and_the_next_one_plays_others(small_file: str) -> None:
-    judge = Judge([(small_file, 2)], "train", seed=0, threads=2)
+    judge = RelativeCost([(small_file, 2)], "train", seed=0, threads=2)
     policy = LearnedPolicy(first_arrays(""))
     first, again = judge([policy, policy], 1), judge([policy], 1)
     assert first[0] == first[1] == again[0]
@@ -53,8 +53,8 @@ def test_candidates_of_a_generation_play_the_same_workloads_and_the_next_one_pla
 
 
 def test_a_worse_policy_is_judged_worse(small_file: str) -> None:
-    judge = Judge([(small_file, 8)], "train", seed=0, threads=1)
-    good, bad = judge([heuristic("best-fit+easy+open"), heuristic("least-allocated")], 0)
+    judge = RelativeCost([(small_file, 8)], "train", seed=0, threads=1)
+    good, bad = judge([resolve_policy("best-fit+easy+open"), resolve_policy("least-allocated")], 0)
     assert good < bad
 
 
@@ -70,7 +70,7 @@ def test_an_interrupted_evolution_goes_on_as_if_it_had_not_been(small_file: str,
 
 def interrupt_after(monkeypatch: pytest.MonkeyPatch, generations: int) -> None:
     """Ctrl-C in the generation after so many."""
-    save, saved = evolve.save, []
+    save, saved = evolution.save_progress, []
 
     def saving(*arguments: object) -> None:
         save(*arguments)  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch, generations: int) -> None:
         if len(saved) == generations:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(evolve, "save", saving)
+    monkeypatch.setattr(evolution, "save_progress", saving)
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_going_on_needs_neither_the_first_policy_nor_the_baselines_of_then(
     for name, generations in (("whole", 2), ("parts", 1)):
         assert run(small_file, tmp_path / name, generations, "--init", str(init)) == 0
     init.unlink()
-    monkeypatch.setattr(evolve, "baseline_name", lambda name: "least-allocated")
+    monkeypatch.setattr(evolution, "baseline_name", lambda name: "least-allocated")
 
     assert main(["--resume", "--out", str(tmp_path / "parts"), "--generations", "2", "--quiet"]) == 0
     assert (tmp_path / "whole" / HISTORY).read_text() == (tmp_path / "parts" / HISTORY).read_text()
@@ -212,12 +212,12 @@ def test_resuming_nothing_is_an_error_that_says_so(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--population", "1"], "--population: found 1, expected at least 2"),
-        (["--every", "0"], "--every: found 0, expected at least 1"),
-        (["--threads", "0"], "--threads: found 0, expected at least 1"),
-        (["--seed", "-1"], "--seed: found -1, expected at least 0"),
-        (["--generations", "0"], "--generations: found 0, expected at least 1"),
-        (["--sigma", "nan"], "--sigma: found nan, expected a number above 0"),
+        (["--population", "1"], "--population: found '1', expected a whole number of at least 2"),
+        (["--every", "0"], "--every: found '0', expected a whole number of at least 1"),
+        (["--threads", "0"], "--threads: found '0', expected a whole number of at least 1"),
+        (["--seed", "-1"], "--seed: found '-1', expected a whole number of at least 0"),
+        (["--generations", "0"], "--generations: found '0', expected a whole number of at least 1"),
+        (["--sigma", "nan"], "--sigma: found 'nan', expected a number above 0"),
         (["--scenarios", "lab-16:0"], "--scenarios: found lab-16:0, expected at least 1 workload"),
     ],
 )

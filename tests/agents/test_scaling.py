@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agents.learning.config import TrainConfig
-from agents.scaling import Constants, main, measure
+from agents.scaling import Constants, main, measure_constants
 from tests.agents.learning.test_distributed import CONFIG
 
 CONSTANTS = Constants(play=30e-6, turn=400e-6, learn=50e-6, step=1e-3, answer=1e-4, trip=2e-3)
@@ -28,7 +28,7 @@ def test_beyond_some_workers_a_run_gets_slower_again() -> None:
 @pytest.mark.slow
 def test_constants_are_measured() -> None:
     pytest.importorskip("ray", reason="needs the extra `ray`")
-    constants = measure(CONFIG, rollouts=2)
+    constants = measure_constants(CONFIG, rollouts=2)
 
     assert min(constants.learn, constants.step, constants.answer, constants.trip) > 0
     assert CONFIG.envs * constants.play + constants.turn > 0  # how it divides among them is noise in so short a run
@@ -48,7 +48,7 @@ def test_the_plan_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--rollouts", "0"], "--rollouts: found 0, expected at least 1"),
+        (["--rollouts", "0"], "--rollouts: found '0', expected a whole number of at least 1"),
         (["--workers", "1,none"], "--workers: found '1,none', expected numbers of workers, such as 1,2"),
         (["envs=1"], "agents.scaling: envs: found 1, expected at least 2"),
     ],

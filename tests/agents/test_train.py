@@ -61,7 +61,7 @@ def test_the_table_compares_the_policy_with_the_heuristics(run: Path) -> None:
 
 
 def test_the_baseline_is_the_tuned_heuristic_of_the_first_scenario() -> None:
-    config = training.resolve(training.parser().parse_args(["scenarios=[hero-rush, lab-16]"]))
+    config = training.config_of(training.TrainOptions(overrides=("scenarios=[hero-rush, lab-16]",)))
 
     assert config.evaluation.reference == baseline_name("hero-rush") != baseline_name("lab-16")
     assert baseline_name("hero-rush") in config.evaluation.baselines

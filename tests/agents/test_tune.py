@@ -9,28 +9,29 @@ import numpy as np
 import pytest
 import yaml
 
-from agents import tune
 from agents.evaluation.fanout import fan_out
-from agents.tune import REFERENCES, Candidate, Search, all_candidates, main, save
+from agents.search import tuning
+from agents.search.tuning import REFERENCES, Combination, RuleSearch, all_combinations, write_entry
+from agents.tune import main
 from nvlenv.envs.scenario import Scenario
 from nvlenv.policies import resolver
 from nvlenv.policies.heuristics.rule import MODIFIERS, PACKINGS
-from nvlenv.policies.resolver import Heuristic, baseline_name, heuristic
+from nvlenv.policies.resolver import Heuristic, baseline_name, resolve_policy
 
-FEW = [Candidate(packing) for packing in ("first-fit", "least-allocated", "best-fit")]
-EASY = Candidate("best-fit", (("hold", ()), ("easy", (("spare", 1),)), ("open", ())))
+FEW = [Combination(packing) for packing in ("first-fit", "least-allocated", "best-fit")]
+EASY = Combination("best-fit", (("hold", ()), ("easy", (("spare", 1),)), ("open", ())))
 
 
 @pytest.fixture
-def search(small: Scenario) -> Search:
-    return Search(small, workloads=6, seed=0, quiet=True)
+def search(small: Scenario) -> RuleSearch:
+    return RuleSearch(small, workloads=6, seed=0, quiet=True)
 
 
 def test_every_packing_rule_meets_every_known_modifier() -> None:
-    names = [candidate.name for candidate in all_candidates()]
+    names = [candidate.name for candidate in all_combinations()]
 
     assert len(set(names)) == len(names)
-    assert all(isinstance(heuristic(name), Heuristic) for name in names)
+    assert all(isinstance(resolve_policy(name), Heuristic) for name in names)
     assert {name.split("+")[0] for name in names} == set(PACKINGS)
     assert all(any(f"+{modifier}" in name for name in names) for modifier in MODIFIERS if modifier != "drain")
     assert not any("drain" in name or "patience" in name for name in names)
@@ -46,15 +47,15 @@ def test_a_candidate_is_varied_one_parameter_at_a_time() -> None:
     assert "best-fit+hold(racks=2)+easy(spare=1)+open" not in names  # the default, which it has already
 
 
-def test_nobody_plays_a_workload_twice(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_plays_a_workload_twice(search: RuleSearch, monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[tuple[str, int]] = []
-    original = tune.costs_on
+    original = tuning.rule_costs
 
     def noted(seed: np.random.SeedSequence, scenario: Scenario, names: list[str]) -> list[float]:
         played.extend((name, seed.spawn_key[-1]) for name in names)
         return original(seed, scenario, names)
 
-    monkeypatch.setattr(tune, "costs_on", noted)
+    monkeypatch.setattr(tuning, "rule_costs", noted)
     search.play(FEW[:1], 2)
     search.play(FEW, 3)
     search.play(FEW, 3)
@@ -62,8 +63,8 @@ def test_nobody_plays_a_workload_twice(search: Search, monkeypatch: pytest.Monke
     assert len(played) == len(set(played)) == search.episodes == 9
 
 
-def test_halving_keeps_the_better_ones_and_orders_them(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tune, "FINALISTS", 2)
+def test_halving_keeps_the_better_ones_and_orders_them(search: RuleSearch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "FINALISTS", 2)
 
     best_first = search.halve(FEW)
 
@@ -71,13 +72,13 @@ def test_halving_keeps_the_better_ones_and_orders_them(search: Search, monkeypat
     assert all(len(search.costs[candidate.name]) == 6 for candidate in best_first)
     assert search.mean(best_first[0]) <= search.mean(best_first[1])
     dropped = next(candidate for candidate in FEW if candidate not in best_first)
-    first = {candidate: np.mean(search.costs[candidate.name][: tune.FIRST]) for candidate in FEW}
-    assert len(search.costs[dropped.name]) == tune.FIRST
+    first = {candidate: np.mean(search.costs[candidate.name][: tuning.FIRST]) for candidate in FEW}
+    assert len(search.costs[dropped.name]) == tuning.FIRST
     assert first[dropped] == max(first.values())
 
 
-def test_refinement_never_makes_it_worse(search: Search) -> None:
-    start = Candidate("best-fit", (("delay", ()),))
+def test_refinement_never_makes_it_worse(search: RuleSearch) -> None:
+    start = Combination("best-fit", (("delay", ()),))
     search.play([start], 6)
 
     refined = search.refine(start)
@@ -90,9 +91,9 @@ def test_the_winner_is_written_with_what_reproduces_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_overrides: tuple[str, ...]
 ) -> None:
     out = tmp_path / "baselines.yaml"
-    save(out, "other", {"policy": "first-fit"})
-    candidates = [Candidate("least-allocated"), Candidate("best-fit", (("open", ()),))]
-    monkeypatch.setattr(tune, "all_candidates", lambda: candidates)
+    write_entry(out, "other", {"policy": "first-fit"})
+    candidates = [Combination("least-allocated"), Combination("best-fit", (("open", ()),))]
+    monkeypatch.setattr(tuning, "all_combinations", lambda: candidates)
     monkeypatch.setattr(resolver, "CONFIG_ROOTS", (tmp_path,))
 
     given = ["baselines", "--workloads", "4", "--out", str(out), "--quiet", "--set", *small_overrides]
@@ -108,11 +109,11 @@ def test_the_winner_is_written_with_what_reproduces_it(
     assert entry["command"].startswith("python -m agents.tune baselines --workloads 4")
 
 
-def test_several_processes_find_the_same(make_small: Callable[..., Scenario], search: Search) -> None:
+def test_several_processes_find_the_same(make_small: Callable[..., Scenario], search: RuleSearch) -> None:
     search.play(FEW, 3)
 
     with fan_out(2) as mapped:
-        other = Search(search.scenario, 3, 0, quiet=True, mapped=mapped)
+        other = RuleSearch(search.scenario, 3, 0, quiet=True, mapped=mapped)
         other.play(FEW, 3)
 
     assert other.costs == search.costs
@@ -121,8 +122,8 @@ def test_several_processes_find_the_same(make_small: Callable[..., Scenario], se
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--workloads", "1"], "error: --workloads: found 1, expected at least 2"),
-        (["--workers", "-1"], "error: --workers: found -1, expected 0 for all cores, or how many"),
+        (["--workloads", "1"], "error: --workloads: found '1', expected a whole number of at least 2"),
+        (["--workers", "-1"], "error: --workers: found '-1', expected a whole number of at least 0"),
         (["--scenario", "nowhere"], "error: scenarios: found 'nowhere'"),
     ],
 )

@@ -16,10 +16,18 @@ from sb3_contrib.common.maskable.buffers import MaskableDictRolloutBuffer
 
 from agents import train as training
 from agents.learning.config import TrainConfig
-from agents.learning.distributed import DistributedPPO, RemoteEnvs, parts_of
+from agents.learning.distributed import (
+    Arrays,
+    DistributedPPO,
+    Gradient,
+    RemoteEnvs,
+    Rollout,
+    Worker,
+    minibatch_gradient,
+    minibatches_of,
+)
 from agents.learning.model import make_env, make_model
 from agents.learning.policy import network_of
-from agents.learning.worker import Arrays, Gradient, Played, Worker, minibatch_gradient
 from nvlenv.common.errors import InputError
 from tests.agents.test_train import SMALL, TINY
 
@@ -44,10 +52,10 @@ class LocalEnvs(RemoteEnvs):
     def __init__(self, config: TrainConfig, workers: int) -> None:
         one = make_env(config)
         super(RemoteEnvs, self).__init__(config.envs, one.observation_space, one.action_space)
-        self.parts = parts_of(config)
+        self.parts = minibatches_of(config)
         self.workers = [Worker(config, rank, config.envs // workers, self.parts) for rank in range(workers)]
 
-    def play(self, weights: Arrays, done_steps: int) -> list[Played]:
+    def play(self, weights: Arrays, done_steps: int) -> list[Rollout]:
         return [worker.play(weights, done_steps) for worker in self.workers]
 
     def gradients(self, weights: Arrays, part: int) -> list[Gradient]:
@@ -194,11 +202,11 @@ def test_a_run_survives_the_loss_of_a_machine_and_can_be_resumed_alone(
     two_nodes: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, second = two_nodes
-    rollouts: list[list[Played]] = []
+    rollouts: list[list[Rollout]] = []
     original = RemoteEnvs.play
     killer = Thread(target=cluster.remove_node, args=(second,), kwargs={"allow_graceful": False})
 
-    def play(self: RemoteEnvs, weights: Arrays, done_steps: int) -> list[Played]:
+    def play(self: RemoteEnvs, weights: Arrays, done_steps: int) -> list[Rollout]:
         if len(rollouts) == 2:
             cluster.add_node(num_cpus=1, object_store_memory=100 * 2**20, node_ip_address="127.0.0.4")
             killer.start()

@@ -13,7 +13,7 @@ import yaml
 from agents.evaluation.statistics import Interval
 from agents.learning.config import TrainConfig
 from agents.search import ppo as tune_ppo
-from agents.search.ppo import Search, as_it_is, propose
+from agents.search.ppo import PPOSearch, as_it_is, propose
 from agents.tune import main
 from nvlenv.common.config import find_config, load_config
 from nvlenv.common.errors import InputError
@@ -24,18 +24,18 @@ FAST = [*(s for s in TINY if not s.startswith(("steps", "envs", "evaluation.refe
 
 
 @pytest.fixture
-def search(tmp_path: Path) -> Search:
-    return Search("default", tuple(FAST), tmp_path / "study", trials=2, seed=1)
+def search(tmp_path: Path) -> PPOSearch:
+    return PPOSearch("default", tuple(FAST), tmp_path / "study", trials=2, seed=1)
 
 
-def run(search: Search, *options: str) -> int:
+def run(search: PPOSearch, *options: str) -> int:
     return main([
         "ppo", *FAST, "--folder", str(search.folder), "--workloads", "3", "--out", str(search.folder / "tuned.yaml"),
         *options,
     ])  # fmt: skip
 
 
-def test_a_proposal_is_a_valid_config_and_changes_nothing_else(search: Search) -> None:
+def test_a_proposal_is_a_valid_config_and_changes_nothing_else(search: PPOSearch) -> None:
     changes = propose(search.study().ask())
     before, after = search.settings(), search.settings(changes)
 
@@ -58,7 +58,7 @@ def test_the_shipped_config_lies_in_the_space_that_is_searched() -> None:
 
 
 def test_the_same_command_goes_on_and_does_nothing_more_when_it_is_done(
-    search: Search, capsys: pytest.CaptureFixture[str]
+    search: PPOSearch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(search, "--trials", "2") == 0
     assert run(search, "--trials", "3") == 0
@@ -75,7 +75,7 @@ def test_the_same_command_goes_on_and_does_nothing_more_when_it_is_done(
 
 
 def test_the_config_as_it_is_gets_another_turn_after_an_interruption(
-    search: Search, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    search: PPOSearch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*_: Any, **__: Any) -> float:
         raise KeyboardInterrupt
@@ -92,14 +92,14 @@ def test_the_config_as_it_is_gets_another_turn_after_an_interruption(
     assert "The config as it is costs" in capsys.readouterr().out
 
 
-def test_trials_of_other_settings_do_not_share_a_folder(search: Search) -> None:
+def test_trials_of_other_settings_do_not_share_a_folder(search: PPOSearch) -> None:
     search.study()
 
     with pytest.raises(InputError, match=r"--folder: found .* expected a new folder, or the settings of its search"):
         replace(search, overrides=(*search.overrides, "seed=9")).study()
 
 
-def test_a_bad_trial_is_given_up(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_trial_is_given_up(search: PPOSearch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tune_ppo, "STARTUP", 1)
     study = search.study()
     for _ in range(3):  # others that were much better all the time
@@ -117,7 +117,7 @@ def test_a_bad_trial_is_given_up(search: Search, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(("gap", "written"), [((-0.2, -0.3, -0.1), True), ((-0.2, -0.3, 0.1), False)])
 def test_only_a_clear_winner_is_written(
-    gap: tuple[float, float, float], written: bool, search: Search, monkeypatch: pytest.MonkeyPatch
+    gap: tuple[float, float, float], written: bool, search: PPOSearch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = search.study()
     study.enqueue_trial(as_it_is(search.settings()), user_attrs={tune_ppo.AS_IT_IS: True})
@@ -141,7 +141,7 @@ def test_only_a_clear_winner_is_written(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--trials", "1"], "error: --trials: found 1, expected at least 2: the config as it is, and another"),
+        (["--trials", "1"], "error: --trials: found '1', expected a whole number of at least 2"),
         (["--config", "nobody"], "error: train: found 'nobody'"),
         (["ppo.gama=1"], "error: "),
     ],
@@ -157,7 +157,7 @@ def test_bad_input_is_told_in_one_line(
 
 
 @pytest.mark.slow
-def test_two_workers_share_one_study(search: Search) -> None:
+def test_two_workers_share_one_study(search: PPOSearch) -> None:
     assert run(search, "--trials", "4", "--workers", "2") == 0
 
     states = [trial.state for trial in search.study().get_trials()]

@@ -14,18 +14,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.export import export_policy
+from agents.learning.export import export_policy
 from agents.learning.network import PlacementNetwork
 from agents.study import drains, hero, incident, shape
 from agents.study.__main__ import main
-from agents.study.page import Study, html, markdown
-from agents.study.play import Options, at, branch, play_until, with_one_hero
+from agents.study.page import Study, study_html, study_markdown
+from agents.study.play import StudySettings, at, branch, play_until, with_one_hero
 from nvlenv.cluster.collectives import communication_ratio
 from nvlenv.cluster.types import Mode
 from nvlenv.envs.scenario import load_scenario, prepare
-from nvlenv.policies.resolver import heuristic
+from nvlenv.policies.resolver import resolve_policy
 
-FEW = Options(episodes=2)
+FEW = StudySettings(episodes=2)
 SAID = {drains.WORN: r"cost (\d+) GPU-hours", drains.BARE: r"no checkpoints, (\d+)\."}
 
 
@@ -49,7 +49,7 @@ def test_a_misplaced_gpu_takes_every_round_off_nvlink() -> None:
 
 
 def test_counted_tests_block_customers_and_uncounted_ones_do_not() -> None:
-    study = incident.study(FEW, "")
+    study = incident.study(FEW)
 
     waits, idle, evicted = (column(study, head) for head in ("hero waits", "GPUs without job", "evicted tests"))
     assert waits["counted"] > 5 * waits["not counted"]
@@ -58,7 +58,7 @@ def test_counted_tests_block_customers_and_uncounted_ones_do_not() -> None:
 
 
 def test_the_same_quota_gives_two_machines() -> None:
-    study = shape.study(FEW, "")
+    study = shape.study(FEW)
 
     assert {row[0]: row[1] for row in study.rows} == {"unconstrained": "2 of 2", "required": "2 of 2"}
     assert column(study, "speed")["required"] == 1.0 > column(study, "speed")["unconstrained"] + 0.1
@@ -68,7 +68,7 @@ def test_the_same_quota_gives_two_machines() -> None:
 
 def test_the_sentence_says_what_the_table_says() -> None:
     """Of two workloads of which the first makes the job wait longer."""
-    study = shape.study(FEW, "")
+    study = shape.study(FEW)
 
     waits, done = column(study, "wait"), column(study, "done after")
     for mode in ("unconstrained", "required"):
@@ -85,7 +85,7 @@ def test_a_scenario_refuses_what_the_study_shows() -> None:
 
 
 def test_opening_racks_starts_the_hero_and_incremental_eviction_loses_less() -> None:
-    study = hero.study(FEW, "")
+    study = hero.study(FEW)
 
     waits, lost = column(study, "hero waits"), column(study, "GPU-h lost")
     assert waits[hero.NOTHING] > 20 > waits[hero.FEW]
@@ -95,7 +95,7 @@ def test_opening_racks_starts_the_hero_and_incremental_eviction_loses_less() -> 
 def test_a_learned_policy_stands_beside_the_heuristics(tmp_path: Path) -> None:
     file = tmp_path / "mine.npz"
     export_policy(PlacementNetwork(), file, {})  # untrained: its prior reserves and opens
-    study = hero.study(Options(episodes=1, policy=str(file)), "")
+    study = hero.study(StudySettings(episodes=1, policy=str(file)))
 
     waits = column(study, "hero waits")
     assert list(waits) == [*hero.POLICIES, "learned (mine)"]
@@ -105,10 +105,10 @@ def test_a_learned_policy_stands_beside_the_heuristics(tmp_path: Path) -> None:
 def test_the_hero_finds_a_third_of_the_cluster_empty_and_no_rack_open() -> None:
     scenario = load_scenario(hero.NAME)
     free, slots = [], []
-    for seed in Options(episodes=6).seeds():
+    for seed in StudySettings(episodes=6).seeds():
         episode, _ = with_one_hero(scenario.draw(seed), 288, hero.ARRIVAL)
         sim = prepare(scenario, episode)
-        play_until(sim, heuristic(hero.HISTORY), at(hero.ARRIVAL))
+        play_until(sim, resolve_policy(hero.HISTORY), at(hero.ARRIVAL))
         free.append(sim.cap[-1, 1] / 1152)
         slots.append((sim.cap[:16, 4] // 16).sum())
 
@@ -117,7 +117,7 @@ def test_the_hero_finds_a_third_of_the_cluster_empty_and_no_rack_open() -> None:
 
 
 def test_checkpoints_and_spare_nodes_pay() -> None:
-    study = drains.study(FEW, "")
+    study = drains.study(FEW)
 
     lost, ended = column(study, "GPU-h lost"), column(study, "runs ended")
     assert ended[drains.CALM] == 0 < ended["failures only"] < ended[drains.WORN]
@@ -156,20 +156,20 @@ def test_a_branch_leaves_the_simulator_where_it_was() -> None:
     scenario = load_scenario(hero.NAME)
     episode, _ = with_one_hero(scenario.draw(np.random.SeedSequence(1)), 288, 20.0)
     sim = prepare(scenario, episode)
-    play_until(sim, heuristic("best-fit"), at(20.0))
+    play_until(sim, resolve_policy("best-fit"), at(20.0))
     before = sim.clock.tobytes()
 
     twin = branch(sim, scenario, episode)
-    assert not play_until(twin, heuristic("best-fit"), at(1000.0))
+    assert not play_until(twin, resolve_policy("best-fit"), at(1000.0))
 
     assert twin.clock["now"] > sim.clock["now"] and sim.clock.tobytes() == before
 
 
 def test_a_page_holds_the_table_and_escapes_its_text() -> None:
-    study = Study("a<b", "x & y", ("what", "n"), (("one", "1"), ("<two>", "2")), plt.figure(), "said", "python")
+    study = Study("a<b", "x & y", ("what", "n"), (("one", "1"), ("<two>", "2")), plt.figure(), "said")
 
-    assert "<td>&lt;two&gt;</td><td>2</td>" in html(study) and "a<b" not in html(study)
-    assert "| what | n |\n|---|---:|\n| one | 1 |\n| <two> | 2 |" in markdown(study)
+    assert "<td>&lt;two&gt;</td><td>2</td>" in study_html(study, "python") and "a<b" not in study_html(study, "python")
+    assert "| what | n |\n|---|---:|\n| one | 1 |\n| <two> | 2 |" in study_markdown(study, "python")
     plt.close(study.figure)
 
 
@@ -198,8 +198,8 @@ def test_the_page_is_written_even_if_nobody_reads_the_table(tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["maintenance", "--episodes", "0"], "error: --episodes: found 0, expected at least 1"),
-        (["maintenance", "--seed", "-1"], "error: --seed: found -1, expected at least 0"),
+        (["maintenance", "--episodes", "0"], "error: --episodes: found '0', expected a whole number of at least 1"),
+        (["maintenance", "--seed", "-1"], "error: --seed: found '-1', expected a whole number of at least 0"),
         (["maintenance", "--policy", "x"], "error: --policy: found 'x', expected a policy only with hero-blocked"),
         (["hero-blocked", "--policy", "nobody.npz"], "error: nobody.npz"),
         (["hero-blocked", "--set", "workload.load=0.0001"], "error: synthetic: jobs: found no hero"),

@@ -9,7 +9,7 @@ import pytest
 
 from agents.evaluation.cases import Case, make_case
 from agents.evaluation.episodes import measure, play_policy, split_seeds
-from agents.report.recording import ENDS, KINDS, describe_episode, record
+from agents.report.replay import ENDS, KINDS, describe_episode, record
 from nvlenv.envs.scenario import Episode
 
 RULES = ("best-fit+easy+open", "least-allocated", "best-fit+fill+open-hero")
