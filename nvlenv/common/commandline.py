@@ -176,7 +176,7 @@ def _argument(name: str, hint: Any, default: Any, said: Mapping[str, Any]) -> tu
     rest: dict[str, Any] = {"help": said["help"].replace("%", "%%")}
     if default is not MISSING:
         rest["default"] = default
-        if default not in EMPTY and not said["append"]:
+        if (default not in EMPTY or type(default) is int) and not said["append"]:
             rest["help"] += f" (default {' '.join(map(str, default)) if several else default})".replace("%", "%%")
     if inner is bool:
         rest["action"] = "store_true"
