@@ -129,7 +129,7 @@ def load_config(
 
 
 def validated(model: type[M], data: Any, where: str | Path, path: Callable[[Any, Steps], str] | None = None) -> M:
-    """The model that data describe. Raises `InputError` for the first mistake; `path` writes its place, else dots."""
+    """The model that the data describe. Raises `InputError` for the first mistake; `path` writes its place, dotted."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
