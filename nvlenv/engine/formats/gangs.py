@@ -212,12 +212,10 @@ def _limit(gang: Gang, seconds: Field) -> None:
 
 def _gang_key(pod: Field, owner_kind: str, owner_name: str) -> Key:
     """The gang that a label names, else the pod's controller, else the pod itself."""
-    named = _named_gang(pod["metadata"]["labels"].texts())
-    if named:
-        return pod["metadata"]["namespace"].text("default"), *named
-    if owner_kind in ("", "pod", "node"):  # the node "controls" static pods
-        return _key(pod, "pod")
-    return pod["metadata"]["namespace"].text("default"), owner_kind, owner_name
+    namespace, _, own = _key(pod, "pod")
+    alone = owner_kind in ("", "pod", "node")  # the node "controls" static pods
+    by_owner = ("pod", own) if alone else (owner_kind, owner_name)
+    return namespace, *(_named_gang(pod["metadata"]["labels"].texts()) or by_owner)
 
 
 def _named_gang(labels: Mapping[str, str]) -> tuple[str, str] | None:
@@ -261,25 +259,18 @@ def gang_job(pods: Sequence[dict[str, Any]], member: Member) -> str:
 
     If they are fewer than the gang has, they must be equal, and those to come are taken to be equal too.
     """
-    group = member.gang.partition("/")[2]
-    return json.dumps(
-        {"kind": "List", "apiVersion": "v1", "items": [_grouped(pod, group, member.size) for pod in pods]}
-    )
-
-
-def _grouped(pod: dict[str, Any], group: str, size: int) -> dict[str, Any]:
-    meta = pod["metadata"]
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
+    label, size = {GROUP_NAME: member.gang.partition("/")[2]}, {GROUP_SIZE: str(member.size)}
+    items = []
+    for pod in pods:
+        meta = pod["metadata"]
+        grouped = {
             "name": meta["name"],
             "namespace": meta.get("namespace") or "default",
-            "labels": {**(meta.get("labels") or {}), GROUP_NAME: group},
-            "annotations": {**(meta.get("annotations") or {}), GROUP_SIZE: str(size)},
-        },
-        "spec": pod.get("spec"),
-    }
+            "labels": (meta.get("labels") or {}) | label,
+            "annotations": (meta.get("annotations") or {}) | size,
+        }
+        items.append({"apiVersion": "v1", "kind": "Pod", "metadata": grouped, "spec": pod.get("spec")})
+    return json.dumps({"kind": "List", "apiVersion": "v1", "items": items})
 
 
 def _gang_size(field: Field) -> int:

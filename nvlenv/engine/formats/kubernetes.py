@@ -273,11 +273,7 @@ def _node(machine: _Machine, path: tuple[str, ...], options: Options) -> Node:
         pods=read_whole(allocatable["pods"]) if allocatable["pods"].present else UNLIMITED,
         state=state,
         taints=tuple(
-            Taint(
-                taint["key"].text(),
-                taint["value"].text("", empty=True),
-                taint["effect"].text(),
-            )
+            Taint(taint["key"].text(), taint["value"].text("", empty=True), taint["effect"].text())
             for taint in field["spec"]["taints"]
         ),
         labels=dict(machine.labels),

@@ -208,9 +208,8 @@ def _universal(field: Field) -> bool:
 
 def node_selectors(assignment: Assignment) -> list[Selector]:
     """The node selector of each pod of the assignment, by rank: each domain's for as many pods as it has."""
-    selectors = (dict(zip(assignment.levels, values, strict=True)) for values, _ in assignment.domains)
-    counts = (count for _, count in assignment.domains)
-    return [dict(selector) for selector, count in zip(selectors, counts, strict=True) for _ in range(count)]
+    named = ((dict(zip(assignment.levels, values, strict=True)), count) for values, count in assignment.domains)
+    return [dict(selector) for selector, count in named for _ in range(count)]
 
 
 @dataclass(frozen=True)
@@ -267,13 +266,9 @@ def _gpu_quotas(spec: Field, gpu_resource: str, flavors: frozenset[str] | None) 
 
 
 def read_local_queues(queues: Iterable[Field]) -> dict[str, str]:
-    """ "namespace/name" of each LocalQueue and its ClusterQueue."""
-    return {
-        f"{queue['metadata']['namespace'].text('default')}/{queue['metadata']['name'].text()}": queue["spec"][
-            "clusterQueue"
-        ].text()
-        for queue in queues
-    }
+    """The ClusterQueue of each LocalQueue, which goes by "namespace/name"."""
+    named = ((queue["metadata"], queue["spec"]["clusterQueue"]) for queue in queues)
+    return {f"{meta['namespace'].text('default')}/{meta['name'].text()}": to.text() for meta, to in named}
 
 
 def topology_flavors(flavors: Sequence[Field], topology: Field) -> dict[str, dict[str, str]]:
@@ -327,9 +322,9 @@ def _hosts(assignment: Field) -> dict[str, int]:
     found = read_assignment(assignment)
     if found.levels[-1] != HOSTNAME:
         return {}
-    hosts: dict[str, int] = {}
+    hosts = Counter[str]()
     for values, count in found.domains:
-        hosts[values[-1]] = hosts.get(values[-1], 0) + count
+        hosts[values[-1]] += count
     return hosts
 
 

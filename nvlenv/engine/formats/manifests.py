@@ -27,6 +27,16 @@ Objects = Mapping[str, Sequence[Field]]  # by kind
 Templates = list[tuple[Field, PodSet]]  # a pod template, or the pod itself, and what it asks for
 
 PREFIX = "kueue.x-k8s.io/podset-"
+# The parts of a topology request: as annotation behind the prefix, and as key of a workload's `topologyRequest`.
+PARTS = {
+    "required": ("required-topology", "required"),
+    "preferred": ("preferred-topology", "preferred"),
+    "unconstrained": ("unconstrained-topology", "unconstrained"),
+    "slice_level": ("slice-required-topology", "podSetSliceRequiredTopology"),
+    "slice_size": ("slice-size", "podSetSliceSize"),
+    "layers": ("slice-required-topology-constraints", "podsetSliceRequiredTopologyConstraints"),
+    "group": ("group-name", "podSetGroupName"),
+}
 MAX_LAYERS = 3
 MAX_SIZE = 2**31 - 1
 TRUE, FALSE = ("1", "t", "T", "true", "TRUE", "True"), ("0", "f", "F", "false", "FALSE", "False")  # Go's ParseBool
@@ -37,7 +47,7 @@ _LABEL = re.compile(
 
 
 @dataclass(frozen=True)
-class TopologyRequest:
+class ShapeRequest:
     """What a pod set asks of the topology, as `PodSet` keeps it."""
 
     mode: Mode = Mode.UNCONSTRAINED
@@ -143,7 +153,7 @@ def _of_pods(members: list[Field], gpu_resource: str) -> Templates:
 
 
 def _template(
-    name: str, count: int, template: Field, gpu_resource: str, request: TopologyRequest | None = None
+    name: str, count: int, template: Field, gpu_resource: str, request: ShapeRequest | None = None
 ) -> tuple[Field, PodSet]:
     """A pod template and its pod set; without a given request, the annotations say what it asks for."""
     asked, spec = request or _annotated(template["metadata"]), template["spec"]
@@ -213,41 +223,22 @@ def _priority(item: Field, pod: Field, objects: Objects) -> tuple[int, tuple[str
     return SYSTEM_PRIORITIES.get(name, 0), ()
 
 
-def _annotated(meta: Field) -> TopologyRequest:
+def _annotated(meta: Field) -> ShapeRequest:
     """The request of a pod template's metadata, or of a pod's."""
-    notes = meta["annotations"]
-    given = {key.removeprefix(PREFIX): field for key, field in notes.entries() if key.startswith(PREFIX)}
-    absent = Field(notes.where, None)
-    unconstrained = given.get("unconstrained-topology", absent)
-    if unconstrained.present and unconstrained.value not in TRUE:
-        expected = '"true", or no such annotation' if unconstrained.value in FALSE else '"true"'
-        raise unconstrained.error(expected)
-    layers = given.get("slice-required-topology-constraints", absent)
-    return _checked_request(
-        notes,
-        required=given.get("required-topology", absent),
-        preferred=given.get("preferred-topology", absent),
-        unconstrained=unconstrained,
-        slice_level=given.get("slice-required-topology", absent),
-        slice_size=given.get("slice-size", absent),
-        layers=_from_json(layers),
-        group=given.get("group-name", absent),
-    )
+    notes, absent = dict(meta["annotations"].entries()), Field(meta.where, None)
+    parts = {part: notes.get(PREFIX + name, absent) for part, (name, _) in PARTS.items()}
+    chosen = parts["unconstrained"]
+    if chosen.present and chosen.value not in TRUE:
+        raise chosen.error('"true", or no such annotation' if chosen.value in FALSE else '"true"')
+    return _checked(**{**parts, "layers": _from_json(parts["layers"])})
 
 
-def _requested(field: Field) -> TopologyRequest:
+def _requested(field: Field) -> ShapeRequest:
     """The request of a workload's `topologyRequest`."""
-    unconstrained = field["unconstrained"]
-    return _checked_request(
-        field,
-        required=field["required"],
-        preferred=field["preferred"],
-        unconstrained=unconstrained if unconstrained.flag(False) else Field(field.where, None),
-        slice_level=field["podSetSliceRequiredTopology"],
-        slice_size=field["podSetSliceSize"],
-        layers=field["podsetSliceRequiredTopologyConstraints"],
-        group=field["podSetGroupName"],
-    )
+    parts = {part: field[name] for part, (_, name) in PARTS.items()}
+    if not parts["unconstrained"].flag(False):
+        parts["unconstrained"] = Field(field.where, None)
+    return _checked(**parts)
 
 
 def _misplaced(meta: Field) -> None:
@@ -257,8 +248,7 @@ def _misplaced(meta: Field) -> None:
             raise field.error("it on the pod template (spec.template.metadata.annotations)", found="it on the job")
 
 
-def _checked_request(
-    whole: Field,
+def _checked(
     *,
     required: Field,
     preferred: Field,
@@ -267,7 +257,7 @@ def _checked_request(
     slice_size: Field,
     layers: Field,
     group: Field,
-) -> TopologyRequest:
+) -> ShapeRequest:
     """The request, by the rules of Kueue's validation."""
     chosen = [field for field in (required, preferred, unconstrained) if field.present]
     if len(chosen) > 1:
@@ -283,10 +273,10 @@ def _checked_request(
     if slice_level.present:
         slices = (Layer(_label(slice_level), _size(slice_size)),)
     if not group.present:
-        return TopologyRequest(mode, level, slices)
+        return ShapeRequest(mode, level, slices)
     if re.fullmatch(r"[0-9]+", group.text()):
         raise group.error("a name that is not a number")
-    return TopologyRequest(mode, level, slices, group.text())
+    return ShapeRequest(mode, level, slices, group.text())
 
 
 def _from_json(annotation: Field) -> Field:

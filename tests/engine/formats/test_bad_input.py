@@ -73,6 +73,11 @@ CLUSTERS = {
     ),
     "half a GPU": ('{"racks": [[0.5]]}', "racks[0][0]: found 0.5, expected a whole number"),
     "a version of tomorrow": ('{"format": "nvlenv-cluster/9"}', "expected 'nvlenv-cluster/1'"),
+    "a node whose name is null": (
+        '{"format": "nvlenv-cluster/1", "levels": ["r", "h"], "nvlink_level": "r",'
+        ' "nodes": [{"name": null, "path": ["r", "a"], "gpus": 4}]}',
+        "cluster.txt: nodes[0].name: found nothing",
+    ),
     "an unknown state": (
         '{"format": "nvlenv-cluster/1", "levels": ["r", "h"], "nvlink_level": "r",'
         ' "nodes": [{"name": "a", "path": ["r", "a"], "gpus": 4, "state": "tired"}]}',
@@ -198,6 +203,11 @@ def test_a_topology_with_one_node_in_two_blocks(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match="node n2: found blocks b1 and b2, expected one block"):
         load_snapshot(tmp_path / "topology.conf", tmp_path / "sinfo.txt")
+
+
+def test_null_in_own_json_is_the_same_as_nothing() -> None:
+    assert len(parse_snapshot('{"racks": {"a": [4], "b": null}, "gpus_per_node": null}').nodes) == 1
+    assert parse_job('{"name": null, "pods": 2, "gpus": null}').name == "job"
 
 
 def test_levels_for_a_source_that_has_its_own() -> None:
