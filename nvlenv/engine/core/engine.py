@@ -254,7 +254,7 @@ class PlacementEngine:
         known = [queue.name for queue in self._queues]
         if not job.queue or known == [NO_QUEUE]:
             return len(known) - 1
-        name = self._cluster.local_queues.get(f"{job.namespace}/{job.queue}", job.queue)
+        name = self._cluster.local_queues.get(f"{job.namespace or 'default'}/{job.queue}", job.queue)
         if name not in known:
             expected = f"one of {known[:-1]} or a LocalQueue of namespace {job.namespace}"
             raise InputError(f"job {job.name}", "queue", repr(job.queue), expected)
