@@ -86,7 +86,7 @@ def may_have_quota(sim, j):
 
 
 @inlined
-def is_held_by_quota(sim, j):
+def waits_for_quota(sim, j):
     """True if waiting for GPUs is not what keeps job j: it lacks more quota than GPUs, or can never have enough."""
     job = sim.jobs[j]
     queue = sim.queues[job.queue]

@@ -107,7 +107,7 @@ def undo(live: Live, row: int, outcome: Outcome) -> None:
 def _left(live: Live, row: int) -> int:
     """Pods of the row at hand still to be placed."""
     c = live.sim.clock
-    return int((c["units_left"][0] - 1) * live.sim.jobs["unit_pods"][row] + c["pods_left"][0])
+    return int((c["slices_left"][0] - 1) * live.sim.jobs["slice_pods"][row] + c["pods_left"][0])
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -217,9 +217,9 @@ class Attempt:
             return ()
         limits = self._narrow(self._book.reserves.limits(part, returned), part, plan)
         jobs = self._live.sim.jobs
-        before = {name: jobs[name][row].copy() for name in ("mode", "units", "unit_pods")}
+        before = {name: jobs[name][row].copy() for name in ("mode", "slices", "slice_pods")}
         if part.row.mode == Mode.UNCONSTRAINED:  # to the simulator racks are opened for required slices: single nodes
-            jobs["units"][row], jobs["unit_pods"][row] = part.units, 1
+            jobs["slices"][row], jobs["slice_pods"][row] = part.units, 1
         jobs["mode"][row] = Mode.REQUIRED
         steps: tuple[Step, ...] = ()
         for narrowed in self._domains(part, limits) if part.within else iter([limits]):

@@ -18,7 +18,7 @@ from nvlenv.engine.core.live import Live, Row, hours_lost, swap
 from nvlenv.engine.model.answers import Binding, Clearing, Move
 from nvlenv.engine.model.snapshot import Pod
 from nvlenv.simulator.preemption import cheapest_victims
-from nvlenv.simulator.state import Row as Scratch
+from nvlenv.simulator.state import Scratch
 
 TRIED = 24  # racks whose moves are worked out in each round, the cheapest to clear first
 TAKEN, FREE, CLEARABLE = 0, 1, 2  # states of nodes in the cover

@@ -15,7 +15,8 @@ from nvlenv.engine.core.book import SCARCE, Reserves
 from nvlenv.engine.core.live import Live, count_states
 from nvlenv.engine.core.parts import Part
 from nvlenv.engine.model.answers import Candidate, Cause
-from nvlenv.policies.heuristics.rule import NO_OPEN, OPEN_HERO, PACKINGS, Rule
+from nvlenv.policies.heuristics.packing import RULES
+from nvlenv.policies.heuristics.rule import NO_OPEN, OPEN_HERO, Rule
 from nvlenv.policies.resolver import KUEUE, Heuristic, heuristic
 from nvlenv.simulator.decision import Action, Decision, Policy
 
@@ -25,19 +26,6 @@ from nvlenv.simulator.decision import Action, Decision, Policy
 
 
 SHOWN = 5  # candidates of a step, unless all are asked for
-
-WORDS = {
-    "random": "a rack at random",
-    "first-fit": "the first rack that fits",
-    "least-allocated": "the rack with the most free GPUs",
-    "most-allocated": "the rack with the largest share of its GPUs in use",
-    "best-fit": "the rack with the fewest free GPUs that fits, of equal ones that with fewer whole nodes",
-    "hierarchical-best-fit": "the rack that fits the fewest more pods, of equal ones that whose block does",
-    "anchor-loss": "the rack that loses the fewest 16-, 8- and 4-node slots, then best fit",
-    "lifetime": "the rack whose jobs end closest to this one's end, by estimates",
-    "rack-fgd": "the rack where the fewest GPUs become useless to the usual mix of jobs",
-    "slurm-block": "Slurm's topology/block rule",
-}
 
 
 @runtime_checkable
@@ -115,7 +103,7 @@ def _judge_rule(
     keys, parts, kept = np.zeros((count, 2)), np.zeros(count, np.int64), np.zeros(count, np.int64)
     waits, drains, reserved, ready = score_racks(sim, rule, keys, parts, kept)
     action = policy(decision)
-    hero = job_name(int(sim.clock[0]["hero"]))
+    hero = job_name(int(sim.clock[0]["target"]))
     why = f"kept for {hero}, which waits for racks" if reserved else "its last free slice is kept (hold)"
     notes = {int(rack): why for rack in np.flatnonzero(kept)}
     scores = np.concatenate([keys, np.stack([sim.open_gpus, sim.open_lost], axis=1)])
@@ -145,7 +133,7 @@ def _say_rule(
     if action >= layout.racks:
         cheapest = "the block and rack of the hero controller's cost rule" if rule.open == OPEN_HERO else ""
         return f"opens {cheapest or 'the rack with the fewest GPUs evicted, then the least work lost'} (open)"
-    return WORDS[PACKINGS[rule.packing]]
+    return RULES[rule.packing].words
 
 
 def _say(decision: Decision, action: Action, racks: tuple[str, ...]) -> str:
@@ -177,7 +165,7 @@ def _verdict(
     candidates = []
     for a in ordered[:shown]:
         rack, opens = a % count, a >= count
-        fits = int(job["unit_pods"]) if opens else min(left, int(sim.cap[rack, job["pod_gpus"]]))
+        fits = int(job["slice_pods"]) if opens else min(left, int(sim.cap[rack, job["pod_gpus"]]))
         note = notes.get(a, "")
         if opens:
             note = f"evicts or moves {int(sim.open_gpus[rack])} GPUs, {sim.open_lost[rack]:.1f} GPU-hours lost"

@@ -12,12 +12,12 @@ import numpy as np
 from nvlenv.cluster.types import ClusterSpec, Mode, QueueSpec, Workload
 from nvlenv.common.kernel import kernel
 from nvlenv.engine.model.settings import Settings
-from nvlenv.policies.heuristics.choose import LIFETIME, SLURM, rack_keys
-from nvlenv.policies.heuristics.packing import part_here
-from nvlenv.policies.heuristics.reservation import is_kept, keeps_pool, refresh_reservation, what_is_kept
+from nvlenv.policies.heuristics.choose import look, rack_keys
+from nvlenv.policies.heuristics.packing import part_here, refresh_forecast
+from nvlenv.policies.heuristics.reservation import is_kept, keeps_pool, what_is_kept
 from nvlenv.policies.heuristics.spreading import waits_for_domain
 from nvlenv.simulator.events import lost_work, run
-from nvlenv.simulator.feasibility import block_of_job, consider
+from nvlenv.simulator.feasibility import consider
 from nvlenv.simulator.load import load, load_jobs
 from nvlenv.simulator.occupancy import occupy, set_node
 from nvlenv.simulator.preemption import mark_opens, node_state
@@ -38,8 +38,8 @@ NO_HERO = -2  # unlike any row, and unlike -1, "no hero": reservations are made 
 CONSTANT = ("ancestors", "level_start", "events", "samples", "mix", "scratch", "scratch_float")  # or work space
 
 ROW_FIELDS = (  # what a row is, wherever it stands
-    *("submit", "duration", "noise", "comm", "ideal", "checkpoint", "restart"),
-    *("gpus", "pod_gpus", "unit_pods", "units", "priority", "queue", "klass", "mode", "height"),
+    *("submit", "duration", "estimate_error", "comm", "ideal", "checkpoint", "restart"),
+    *("gpus", "pod_gpus", "slice_pods", "slices", "priority", "queue", "klass", "mode", "height"),
     *("preemptible", "movable", "evictions", "work", "queued", "start", "predicted", "speed"),
     *("first_start", "waited", "lost"),
 )
@@ -184,9 +184,9 @@ class Live:
 
     def drop(self, job: str) -> None:
         """This job neither waits nor runs any more: its rows are given back."""
-        hero = int(self.sim.clock["hero"][0])
+        hero = int(self.sim.clock["target"][0])
         if hero in self.rows.pop(job, ()):
-            self.sim.clock["hero"] = NO_HERO
+            self.sim.clock["target"] = NO_HERO
 
     def wait(self, job: str) -> None:
         for row in self.rows[job]:
@@ -226,7 +226,7 @@ class Live:
         self.sim, self.rows, self._next = saved
 
     def _fill(self, where: slice, rows: Sequence[Row]) -> None:
-        load_jobs(self.sim._replace(jobs=self.sim.jobs[where]), self.spec, self._workload(rows), self.settings.rules())
+        load_jobs(self.sim._replace(jobs=self.sim.jobs[where]), self.spec, self._workload(rows))
 
     def _workload(self, rows: Sequence[Row]) -> Workload:
         names = [f"class-{number}" for number in range(len(self._classes) + 1)]
@@ -249,8 +249,8 @@ class Live:
         heap[:n_running] = number[sim.heap[:n_running]]
         taken = sim.gpu_job >= 0
         sim.gpu_job[taken] = number[sim.gpu_job[taken]]
-        hero = int(sim.clock["hero"][0])
-        sim.clock["hero"] = number[hero] if hero >= 0 else hero
+        hero = int(sim.clock["target"][0])
+        sim.clock["target"] = number[hero] if hero >= 0 else hero
         self.sim = sim._replace(jobs=jobs, waiting=waiting, heap=heap)
         self.rows = {job: [int(number[row]) for row in rows] for job, rows in self.rows.items()}
         self._next = len(used)
@@ -406,16 +406,16 @@ def score_racks(sim, rule, keys, parts, kept):
     others. Returns four flags: it waits for one domain, it leaves its GPUs to the pool of another job, reserved racks
     are kept, hero-ready racks are kept.
     """
-    if rule.easy == 1 or rule.drain == 1 or rule.packing == LIFETIME:
-        refresh_reservation(sim, rule)
+    if rule.easy == 1 or rule.drain == 1:
+        refresh_forecast(sim, rule)
     may_hold = sim.mask[2 * len(sim.racks) + 1]
     waits, drains = may_hold and waits_for_domain(sim, rule), may_hold and keeps_pool(sim, rule)
     flags = what_is_kept(sim, rule) if may_hold else (False, False)
-    block = block_of_job(sim) if rule.packing == SLURM else (0, 0)
+    seen = look(sim, rule)
     for r in range(len(sim.racks)):
         parts[r], kept[r] = part_here(sim, r), 0
         keys[r, 0] = keys[r, 1] = 0.0
         if sim.mask[r]:
-            keys[r, 0], keys[r, 1] = rack_keys(sim, rule, block, r)
+            keys[r, 0], keys[r, 1] = rack_keys(sim, rule, r, seen)
             kept[r] = int(is_kept(sim, rule, flags, r, parts[r]))
     return waits, drains, flags[0], flags[1]

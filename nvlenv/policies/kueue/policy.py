@@ -103,7 +103,7 @@ class Ground:
         free = np.where(sim.nodes["blocked"] == 0, sim.nodes["free"], 0)[self._nodes].tolist()
         self._snapshot.free = [{GPU: gpus, PODS: MANY_PODS} for gpus in free]
         job, c = sim.jobs[sim.clock[0]["current"]], sim.clock[0]
-        count = int(c["units_left"] - 1) * int(job["unit_pods"]) + int(c["pods_left"])
+        count = int(c["slices_left"] - 1) * int(job["slice_pods"]) + int(c["pods_left"])
         podset = PodSet("job", count, {GPU: int(job["pod_gpus"])}, request_of(job, len(self.levels)))
         placed = self._snapshot.assign([podset])["job"]
         if isinstance(placed, Failure):
@@ -126,8 +126,8 @@ def request_of(job: np.void, levels: int) -> TopologyRequest:
         return TopologyRequest(Mode.UNCONSTRAINED)
     if job["mode"] == JobMode.PREFERRED:
         return TopologyRequest(Mode.PREFERRED, level)
-    if job["units"] > 1:
-        return TopologyRequest(Mode.SLICE_ONLY, slices=(Layer(level, int(job["unit_pods"])),))
+    if job["slices"] > 1:
+        return TopologyRequest(Mode.SLICE_ONLY, slices=(Layer(level, int(job["slice_pods"])),))
     return TopologyRequest(Mode.REQUIRED, level)
 
 

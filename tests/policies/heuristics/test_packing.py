@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from nvlenv.cluster.fragmentation import rack_fgd
 from nvlenv.policies.heuristics.choose import choose
 from nvlenv.policies.heuristics.packing import random_key
-from nvlenv.policies.heuristics.rule import PACKINGS, parse_rule
+from nvlenv.policies.heuristics.rule import PACKINGS, Rule, parse_rule
 from nvlenv.simulator.step import advance, step
 from tests.policies.heuristics.definitions import RULES, best_rack, mix_of
 from tests.policies.heuristics.states import gang, occupied, whole
@@ -81,6 +81,6 @@ def test_the_random_rule_repeats_itself_and_depends_on_its_seed() -> None:
 def test_random_keys_are_even() -> None:
     sim = occupied(whole(*[18] * 16), [gang(1)])
 
-    first = [min(range(16), key=lambda r: random_key(sim, r, seed)) for seed in range(3200)]
+    first = [min(range(16), key=lambda r: random_key(sim, Rule(0, seed), r, (0, 0))) for seed in range(3200)]
 
     assert np.bincount(first, minlength=16).min() > 100  # 200 each, were they perfectly even

@@ -39,7 +39,7 @@ def test_the_order_of_modifiers_does_not_matter() -> None:
 def test_modifiers_have_defaults() -> None:
     assert parse_rule("best-fit+hold").hold_racks == 2
     assert parse_rule("best-fit+delay").delay_hours == 4.0
-    assert parse_rule("random(seed=7)+open-hero") == Rule(packing=0, seed=7, open=OPEN_HERO)
+    assert parse_rule("random(seed=7)+open-hero") == Rule(packing=0, random_seed=7, open=OPEN_HERO)
 
 
 def test_kueue_is_found_by_name_like_any_other() -> None:
