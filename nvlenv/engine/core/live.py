@@ -12,9 +12,9 @@ import numpy as np
 from nvlenv.cluster.types import ClusterSpec, Mode, QueueSpec, Workload
 from nvlenv.common.kernel import kernel
 from nvlenv.engine.model.settings import Settings
-from nvlenv.policies.heuristics.choose import look, rack_keys
-from nvlenv.policies.heuristics.packing import part_here, refresh_forecast
-from nvlenv.policies.heuristics.reservation import is_kept, keeps_pool, what_is_kept
+from nvlenv.policies.heuristics.choose import FORECASTS, look, rack_keys
+from nvlenv.policies.heuristics.packing import part_here
+from nvlenv.policies.heuristics.reservation import is_kept, keeps_pool, refresh_forecast, what_is_kept
 from nvlenv.policies.heuristics.spreading import waits_for_domain
 from nvlenv.simulator.events import lost_work, run
 from nvlenv.simulator.feasibility import consider
@@ -406,7 +406,7 @@ def score_racks(sim, rule, keys, parts, kept):
     others. Returns four flags: it waits for one domain, it leaves its GPUs to the pool of another job, reserved racks
     are kept, hero-ready racks are kept.
     """
-    if rule.easy == 1 or rule.drain == 1:
+    if rule.easy == 1 or rule.drain == 1 or FORECASTS[rule.packing]:
         refresh_forecast(sim, rule)
     may_hold = sim.mask[2 * len(sim.racks) + 1]
     waits, drains = may_hold and waits_for_domain(sim, rule), may_hold and keeps_pool(sim, rule)

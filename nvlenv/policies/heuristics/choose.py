@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from nvlenv.common.kernel import inlined, kernel
 from nvlenv.policies.heuristics.opening import cheapest_open, open_by_rule
-from nvlenv.policies.heuristics.packing import RULES, part_here, refresh_forecast
-from nvlenv.policies.heuristics.reservation import is_kept, keeps_pool, what_is_kept
+from nvlenv.policies.heuristics.packing import RULES, part_here
+from nvlenv.policies.heuristics.reservation import is_kept, keeps_pool, refresh_forecast, what_is_kept
 from nvlenv.policies.heuristics.spreading import may_fill, tight_part, waits_for_domain
 from nvlenv.simulator.state import written
+
+FORECASTS = tuple(each.forecast for each in RULES)  # by rule.packing: it needs forecasts
 
 # rack_keys(sim, rule, r, seen): the two keys of rack r under the rule's packing, smaller is better.
 # look(sim, rule): what these keys want to have `seen`.
@@ -15,7 +17,7 @@ from nvlenv.simulator.state import written
 _scope = {**globals(), **{f"keys_{k}": each.keys for k, each in enumerate(RULES)}}
 _scope |= {f"look_{k}": each.look for k, each in enumerate(RULES)}
 _keys = [f"    if rule.packing == {k}: return keys_{k}(sim, rule, r, seen)" for k in range(len(RULES))]
-_looks = [f"    if rule.packing == {k}: return look_{k}(sim, rule)" for k, each in enumerate(RULES) if each.look]
+_looks = [f"    if rule.packing == {k}: return look_{k}(sim)" for k, each in enumerate(RULES) if each.look]
 rack_keys = inlined(written("\n".join(["def rack_keys(sim, rule, r, seen):", *_keys, "    return 0.0, 0.0"]), _scope))
 look = inlined(written("\n".join(["def look(sim, rule):", *_looks, "    return 0, 0"]), _scope))
 
@@ -25,7 +27,7 @@ def choose(sim, rule):
     """The action of a composed heuristic for the decision at hand. Where `hold` is illegal, nothing is kept."""
     hold = 2 * len(sim.racks) + 1
     may_hold = sim.mask[hold]
-    if rule.easy == 1 or rule.drain == 1:
+    if rule.easy == 1 or rule.drain == 1 or FORECASTS[rule.packing]:
         refresh_forecast(sim, rule)
     if may_hold and (waits_for_domain(sim, rule) or keeps_pool(sim, rule)):
         return hold

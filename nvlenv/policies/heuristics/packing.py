@@ -14,7 +14,6 @@ import numpy as np
 
 from nvlenv.common.kernel import inlined, kernel
 from nvlenv.simulator.feasibility import block_of_job
-from nvlenv.simulator.forecast import refresh_for, target_size
 from nvlenv.simulator.state import Scratch
 
 Kernel = Callable[..., Any]
@@ -30,22 +29,26 @@ class Packing(NamedTuple):
     name: str
     words: str  # "takes ...", for people
     keys: Kernel  # (sim, rule, r, seen) -> two floats, smaller is better
-    look: Kernel | None  # (sim, rule) -> two integers, the `seen` of all racks: once for each decision
+    look: Kernel | None  # sim -> two integers, the `seen` of all racks: once for each decision
+    forecast: bool  # True: it reads when racks drain
 
 
 RULES: list[Packing] = []  # in the order of this file
 
 
-def packing(name: str, words: str, look: Kernel | None = None, inline: bool = True) -> Callable[[Kernel], Kernel]:
+def packing(
+    name: str, words: str, look: Kernel | None = None, forecast: bool = False, inline: bool = True
+) -> Callable[[Kernel], Kernel]:
     """Make the decorated function (sim, rule, r, seen) -> (float, float) a packing rule of that name.
 
     `words` complete "takes ...". `look`: kernel that is asked once for each decision; without it `seen` is (0, 0).
-    Small functions are compiled into their caller, those with `inline` False are called.
+    `forecast`: it needs `nvlenv.simulator.forecast` up to date. Small functions are compiled into their caller, those
+    with `inline` False are called.
     """
 
     def register(function: Kernel) -> Kernel:
         keys: Kernel = (inlined if inline else kernel)(function)
-        RULES.append(Packing(name, words, keys, look))
+        RULES.append(Packing(name, words, keys, look, forecast))
         return keys
 
     return register
@@ -65,12 +68,6 @@ def nodes_taken(sim, r, pods):
     per_node = g // p
     in_part = sim.cap[r, p] - sim.cap[r, g] * per_node
     return -(-max(0, pods - in_part) // per_node)
-
-
-@kernel
-def refresh_forecast(sim, rule):
-    """Bring forecasts and the reservation that the rule asks for up to date."""
-    refresh_for(sim, target_size(sim, rule.easy_slices, rule.easy_share), rule.easy_patience)
 
 
 @packing("random", "a rack at random", inline=False)
@@ -136,13 +133,7 @@ def anchor_loss(sim, rule, r, seen):
     return loss, float(sim.cap[r, 1])
 
 
-@kernel
-def _look_ahead(sim, rule):
-    refresh_forecast(sim, rule)
-    return 0, 0
-
-
-@packing("lifetime", "the rack whose jobs end closest to this one's end, by estimates", look=_look_ahead)
+@packing("lifetime", "the rack whose jobs end closest to this one's end, by estimates", forecast=True)
 def lifetime(sim, rule, r, seen):
     """Lifetime-aware: the smallest extension of the rack's drain time, then best fit.
 
@@ -224,12 +215,7 @@ def _rise(mix, cap, before, after, free):
     return rise
 
 
-@kernel
-def _find_block(sim, rule):
-    return block_of_job(sim)
-
-
-@packing("slurm-block", "Slurm's topology/block rule", look=_find_block, inline=False)
+@packing("slurm-block", "Slurm's topology/block rule", look=block_of_job, inline=False)
 def slurm_block(sim, rule, r, seen):
     """Slurm's topology/block with segments: racks of the job's block first, of those the one with the fewest nodes.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from nvlenv.common.kernel import inlined, kernel
 from nvlenv.policies.heuristics.packing import nodes_taken
-from nvlenv.simulator.forecast import is_sizeable, predicted_end
+from nvlenv.simulator.forecast import is_sizeable, predicted_end, refresh_for, target_size
 from nvlenv.simulator.occupancy import tightest_node
 
 
@@ -21,6 +21,12 @@ def waited(sim):
     """Hours that the job at hand has waited in all."""
     job = sim.jobs[sim.clock[0].current]
     return job.waited + sim.clock[0].now - job.queued
+
+
+@kernel
+def refresh_forecast(sim, rule):
+    """Bring forecasts and the reservation that the rule asks for up to date."""
+    refresh_for(sim, target_size(sim, rule.easy_slices, rule.easy_share), rule.easy_patience)
 
 
 @inlined
