@@ -38,7 +38,8 @@ from nvlenv.common.config import config_names, read_yaml
 from nvlenv.common.errors import InputError
 from nvlenv.common.files import write_text
 from nvlenv.envs.scenario import Scenario, prepare, scenario_names
-from nvlenv.policies.heuristics.rule import PACKINGS, parse_rule
+from nvlenv.policies.heuristics.packing import PACKINGS
+from nvlenv.policies.heuristics.rule import parse_rule
 from nvlenv.policies.play import play
 from nvlenv.policies.resolver import BASELINES, UNTUNED, heuristic
 

@@ -27,7 +27,7 @@ from nvlenv.simulator.state import SAMPLE_FIELDS
 
 BASELINE = "baseline"  # a policy by this name is the tuned baseline of each scenario
 STORE = "cells.sqlite"
-PLAYED_BY = ("episodes.py", "bound.py")  # files beside this one that decide what an episode gives
+PLAYED_BY = ("episodes.py",)  # files beside this one that decide what an episode gives
 Cell = tuple[Metrics, np.ndarray]  # metrics and time series of one policy on one workload
 
 

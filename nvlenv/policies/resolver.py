@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from nvlenv.common.config import CONFIG_ROOTS, read_yaml
 from nvlenv.common.errors import InputError
-from nvlenv.policies.heuristics.rule import MODIFIERS, PACKINGS, Rule, parse_rule
+from nvlenv.policies.heuristics.packing import PACKINGS
+from nvlenv.policies.heuristics.rule import MODIFIERS, Rule, parse_rule
 from nvlenv.simulator.decision import Action, Decision
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from nvlenv.cluster.types import BoolArray
@@ -47,18 +47,6 @@ class ActionLayout:
         if action < self.fill:
             return f"open[{action - self.racks}]"
         return "fill" if action == self.fill else "hold"
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Where a running job's GPUs are."""
-
-    job: int
-    nodes: tuple[int, ...]  # ascending
-    gpus: tuple[int, ...]  # on each of those nodes
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        return iter(zip(self.nodes, self.gpus, strict=True))
 
 
 @dataclass(frozen=True)

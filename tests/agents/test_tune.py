@@ -14,7 +14,8 @@ from agents.evaluation.fanout import fan_out
 from agents.tune import REFERENCES, Candidate, Search, all_candidates, main, save
 from nvlenv.envs.scenario import Scenario
 from nvlenv.policies import resolver
-from nvlenv.policies.heuristics.rule import MODIFIERS, PACKINGS
+from nvlenv.policies.heuristics.packing import PACKINGS
+from nvlenv.policies.heuristics.rule import MODIFIERS
 from nvlenv.policies.resolver import Heuristic, baseline_name, heuristic
 
 FEW = [Candidate(packing) for packing in ("first-fit", "least-allocated", "best-fit")]

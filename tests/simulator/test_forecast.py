@@ -31,7 +31,7 @@ def predicted_end(sim: Sim, j: int) -> float:
     return float(job["start"] + run)
 
 
-def rack_outlook(sim: Sim, r: int, nodes: int) -> tuple[float, float]:
+def rack_forecast(sim: Sim, r: int, nodes: int) -> tuple[float, float]:
     """When rack r drains, and when so many of its nodes are free."""
     now, g = float(sim.clock["now"][0]), sim.cap.shape[1] - 1
     drain, releases = now, []
@@ -81,12 +81,12 @@ def hours_to_pool(sim: Sim, gpus: int) -> float:
     return INF
 
 
-def assert_outlook_is_right(sim: Sim, least: int, patience: float) -> None:
+def assert_forecast_is_right(sim: Sim, least: int, patience: float) -> None:
     """Compare all that `refresh_for` keeps with a look at every GPU."""
     c, racks = sim.clock[0], range(len(sim.racks))
     hero = find_target(sim, least, patience)
     nodes, needed = target_needs(sim, hero)
-    seen = [rack_outlook(sim, r, nodes) for r in racks]
+    seen = [rack_forecast(sim, r, nodes) for r in racks]
     assert (c["target"], c["target_nodes"]) == (hero, nodes)
     assert [max(float(c["now"]), float(rack["drain"])) for rack in sim.racks] == [drain for drain, _ in seen]
     assert [max(float(c["now"]), float(rack["ready"])) for rack in sim.racks] == [ready for _, ready in seen]
@@ -112,9 +112,9 @@ def test_it_equals_a_look_at_every_gpu(make_small: Callable[..., Scenario], over
     batch, rng = Batch(make_small(*overrides), 1, np.random.SeedSequence(3)), np.random.default_rng(0)
     sim, reserved, inside = batch.view(0), 0, 0
     for _ in range(800):
-        assert_outlook_is_right(sim, int(sim.clock["slice_nodes"][0]) * (sim.cap.shape[1] - 1), PATIENCE)
+        assert_forecast_is_right(sim, int(sim.clock["slice_nodes"][0]) * (sim.cap.shape[1] - 1), PATIENCE)
         refresh_for(sim, int(sim.clock["hero_gpus"][0]))
-        assert_outlook_is_right(sim, int(sim.clock["hero_gpus"][0]), 0.0)
+        assert_forecast_is_right(sim, int(sim.clock["hero_gpus"][0]), 0.0)
         reserved += int(sim.racks["reserved"].any())
         current = sim.clock["current"][0]
         inside += int(current >= 0 and sim.jobs["first_gpu"][current] >= 0)

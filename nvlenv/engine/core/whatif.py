@@ -145,7 +145,7 @@ def _stage(cluster: ClusterSnapshot, hero: JobRequest, at: float, hours: float, 
 
 
 def _hours_left(seat: Seat) -> float:
-    """Until the end by the estimate; a job that outlived it is taken to need half as long again, as in the outlook."""
+    """Until the end by the estimate; a job that outlived it is taken to need half as long again, as in the forecast."""
     run = seat.predicted - seat.start
     while seat.start + run <= 0:
         run = max(SHORTEST_ESTIMATE, OVERDUE_FACTOR * run)

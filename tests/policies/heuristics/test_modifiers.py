@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from nvlenv.cluster.types import Mode
 from nvlenv.envs.scenario import Scenario, prepare
 from nvlenv.policies.heuristics.choose import choose
-from nvlenv.policies.heuristics.rule import OPEN_CHEAPEST, OPEN_HERO, PACKINGS, Rule, parse_rule
+from nvlenv.policies.heuristics.packing import PACKINGS
+from nvlenv.policies.heuristics.rule import OPEN_CHEAPEST, OPEN_HERO, Rule, parse_rule
 from nvlenv.policies.resolver import heuristic
 from nvlenv.simulator.forecast import refresh_for
 from nvlenv.simulator.state import Sim, copy_into

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 
 from nvlenv.cluster.fragmentation import rack_fgd
 from nvlenv.policies.heuristics.choose import choose
-from nvlenv.policies.heuristics.packing import random_key
-from nvlenv.policies.heuristics.rule import PACKINGS, Rule, parse_rule
+from nvlenv.policies.heuristics.packing import PACKINGS, random_key
+from nvlenv.policies.heuristics.rule import Rule, parse_rule
 from nvlenv.simulator.step import advance, step
 from tests.policies.heuristics.definitions import RULES, best_rack, mix_of
 from tests.policies.heuristics.states import gang, occupied, whole

@@ -10,7 +10,8 @@ import yaml
 
 from nvlenv.common.errors import InputError
 from nvlenv.policies import resolver
-from nvlenv.policies.heuristics.rule import MODIFIERS, OPEN_CHEAPEST, OPEN_HERO, PACKINGS, Rule, parse_rule
+from nvlenv.policies.heuristics.packing import PACKINGS
+from nvlenv.policies.heuristics.rule import MODIFIERS, OPEN_CHEAPEST, OPEN_HERO, Rule, parse_rule
 from nvlenv.policies.kueue.policy import KueuePolicy
 from nvlenv.policies.resolver import KUEUE, UNTUNED, Heuristic, baseline_name, heuristic
 
