@@ -155,7 +155,7 @@ def slurm_domain(sim: Sim) -> tuple[int, int]:
     return sim.ancestors.shape[1] - 1, len(sim.cap) - 1
 
 
-RULES: dict[str, Callable[[Sim, int], tuple[Any, ...]]] = {
+DEFINITIONS: dict[str, Callable[[Sim, int], tuple[Any, ...]]] = {
     "first-fit": first_fit,
     "least-allocated": least_allocated,
     "most-allocated": most_allocated,
@@ -170,4 +170,4 @@ RULES: dict[str, Callable[[Sim, int], tuple[Any, ...]]] = {
 
 def best_rack(sim: Sim, rule: str, allowed: list[int]) -> int:
     """Of the allowed racks the one with the largest part of the slice, then the smallest key, then the lowest index."""
-    return min(allowed, key=lambda r: (-part(sim, r), RULES[rule](sim, r), r))
+    return min(allowed, key=lambda r: (-part(sim, r), DEFINITIONS[rule](sim, r), r))

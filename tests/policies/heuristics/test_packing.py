@@ -9,11 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from nvlenv.cluster.fragmentation import rack_fgd
+from nvlenv.common.errors import InputError
 from nvlenv.policies.heuristics.choose import choose
-from nvlenv.policies.heuristics.packing import PACKINGS, random_key
+from nvlenv.policies.heuristics.packing import PACKINGS, RULES, random_key
 from nvlenv.policies.heuristics.rule import Rule, parse_rule
 from nvlenv.simulator.step import advance, step
-from tests.policies.heuristics.definitions import RULES, best_rack, mix_of
+from tests.policies.heuristics.definitions import DEFINITIONS, best_rack, mix_of
 from tests.policies.heuristics.states import gang, occupied, whole
 from tests.simulator.cases import Case, cases
 
@@ -21,14 +22,14 @@ untimed = settings(deadline=None, max_examples=60, suppress_health_check=list(He
 
 
 def test_every_rule_has_a_definition() -> None:
-    assert set(RULES) == set(PACKINGS) - {"random"}
+    assert set(DEFINITIONS) == set(PACKINGS) - {"random"}
 
 
 @given(case=cases())
 @untimed
 def test_the_rack_is_the_one_that_the_definition_says(case: Case) -> None:
     sim, picks, racks = case.load(), cycle(case.picks), len(case.load().racks)
-    rules = {name: parse_rule(name) for name in RULES}
+    rules = {name: parse_rule(name) for name in DEFINITIONS}
     alive = advance(sim)
     while alive:
         legal = np.flatnonzero(sim.mask[:racks]).tolist()
@@ -84,3 +85,13 @@ def test_random_keys_are_even() -> None:
     first = [min(range(16), key=lambda r: random_key(sim, Rule(0, seed), r, (0, 0))) for seed in range(3200)]
 
     assert np.bincount(first, minlength=16).min() > 100  # 200 each, were they perfectly even
+
+
+def test_a_decorated_function_is_all_that_a_rule_needs() -> None:
+    assert tuple(rule.name for rule in RULES) == PACKINGS
+    for number, rule in enumerate(RULES):
+        assert parse_rule(rule.name).packing == number  # the parser knows it,
+        assert rule.words  # so does what explains a decision,
+    with pytest.raises(InputError) as raised:
+        parse_rule("no-such-rule")
+    assert all(name in str(raised.value) for name in PACKINGS)  # and what says which rules there are
