@@ -177,7 +177,8 @@ def _argument(name: str, hint: Any, default: Any, said: Mapping[str, Any]) -> tu
     if default is not MISSING:
         rest["default"] = default
         if (default not in EMPTY or type(default) is int) and not said["append"]:
-            rest["help"] += f" (default {' '.join(map(str, default)) if several else default})".replace("%", "%%")
+            shown = " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
+            rest["help"] += f" (default {shown})".replace("%", "%%")
     if inner is bool:
         rest["action"] = "store_true"
     else:

@@ -117,9 +117,9 @@ class Attempt:
             return False, ()
         limits = self._near_placed(part, self.book.resources.limits(part, returned))
         jobs, tried = self.live.sim.jobs, Tried(False)
-        before = {name: jobs[name][row].copy() for name in ("mode", "units", "unit_pods")}
+        before = {name: jobs[name][row].copy() for name in ("mode", "slices", "slice_pods")}
         if part.mode == Mode.UNCONSTRAINED:  # to the simulator racks are opened for required slices: single nodes
-            jobs["units"][row], jobs["unit_pods"][row] = part.pods, 1
+            jobs["slices"][row], jobs["slice_pods"][row] = part.pods, 1
         jobs["mode"][row] = Mode.REQUIRED
         placed = False
         for narrowed in self._domains(part, limits) if part.within else iter([limits]):
@@ -214,7 +214,7 @@ class Attempt:
     def _left(self, row: int) -> int:
         """Pods of the row at hand still to be placed."""
         c = self.live.sim.clock
-        return int((c["units_left"][0] - 1) * self.live.sim.jobs["unit_pods"][row] + c["pods_left"][0])
+        return int((c["slices_left"][0] - 1) * self.live.sim.jobs["slice_pods"][row] + c["pods_left"][0])
 
     # What a placed row means for everybody
 

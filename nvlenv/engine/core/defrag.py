@@ -22,7 +22,7 @@ from nvlenv.engine.core.parts import Part
 from nvlenv.engine.model.answers import Clearing, Move
 from nvlenv.engine.model.jobs import Pod
 from nvlenv.simulator.preemption import CLEARABLE, FREE, TAKEN, cheapest_victims
-from nvlenv.simulator.state import Row as Scratch
+from nvlenv.simulator.state import Scratch
 
 TRIED = 24  # racks whose moves are worked out in each round, the cheapest to clear first
 OPENER = "defrag"  # a job that would use the slice; everything else is below it

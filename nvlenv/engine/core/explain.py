@@ -15,26 +15,14 @@ from nvlenv.engine.core.kernels import count_states, score_racks
 from nvlenv.engine.core.live import Live
 from nvlenv.engine.core.parts import Part
 from nvlenv.engine.model.answers import Candidate, Cause
-from nvlenv.policies.heuristics.rule import NO_OPEN, OPEN_HERO, PACKINGS, Rule
+from nvlenv.policies.heuristics.packing import RULES
+from nvlenv.policies.heuristics.rule import NO_OPEN, OPEN_HERO, Rule
 from nvlenv.policies.inference import best_action
 from nvlenv.policies.resolver import Heuristic, policy_name
 from nvlenv.simulator.decision import Action, Decision, Policy
 from nvlenv.simulator.preemption import TAKEN
 
 SHOWN = 5  # candidates of a step, unless all are asked for
-
-WORDS = {
-    "random": "a rack at random",
-    "first-fit": "the first rack that fits",
-    "least-allocated": "the rack with the most free GPUs",
-    "most-allocated": "the rack with the largest share of its GPUs in use",
-    "best-fit": "the rack with the fewest free GPUs that fits, of equal ones that with fewer whole nodes",
-    "hierarchical-best-fit": "the rack that fits the fewest more pods, of equal ones that whose block does",
-    "anchor-loss": "the rack that loses the fewest 16-, 8- and 4-node slots, then best fit",
-    "lifetime": "the rack whose jobs end closest to this one's end, by estimates",
-    "rack-fgd": "the rack where the fewest GPUs become useless to the usual mix of jobs",
-    "slurm-block": "Slurm's topology/block rule",
-}
 
 
 @runtime_checkable
@@ -93,7 +81,7 @@ def ask_policy(
                 score=tuple(float(value) for value in asked.scores[a]),
                 free_gpus=int(sim.cap[rack, 1]),
                 free_nodes=int(sim.cap[rack, size]),
-                pods=int(job["unit_pods"]) if opens else min(left, int(sim.cap[rack, job["pod_gpus"]])),
+                pods=int(job["slice_pods"]) if opens else min(left, int(sim.cap[rack, job["pod_gpus"]])),
                 note=note,
             )
         )
@@ -128,7 +116,7 @@ def _ask_rule(policy: Heuristic, decision: Decision, job_name: Callable[[int], s
     keys, parts, kept = np.zeros((count, 2)), np.zeros(count, np.int64), np.zeros(count, np.int64)
     waits, drains, reserved, ready = score_racks(sim, rule, keys, parts, kept)
     action = policy(decision)
-    hero = job_name(int(sim.clock[0]["hero"]))
+    hero = job_name(int(sim.clock[0]["target"]))
     why = f"kept for {hero}, which waits for racks" if reserved else "its last free slice is kept (hold)"
     scores = np.concatenate([keys, np.stack([sim.open_gpus, sim.open_lost], axis=1)])
     order = np.lexsort((keys[:, 1], keys[:, 0], -parts if rule.tight == 0 else parts, kept))
@@ -155,7 +143,7 @@ def _say_rule(
     if action >= layout.racks:
         cheapest = "the block and rack of the hero controller's cost rule" if rule.open == OPEN_HERO else ""
         return f"opens {cheapest or 'the rack with the fewest GPUs evicted, then the least work lost'} (open)"
-    return WORDS[PACKINGS[rule.packing]]
+    return RULES[rule.packing].words
 
 
 def _say(decision: Decision, action: Action, racks: tuple[str, ...]) -> str:

@@ -7,12 +7,12 @@ certain pod, work moves from node to node, and what a policy weighs is written d
 from __future__ import annotations
 
 from nvlenv.common.kernel import kernel
-from nvlenv.policies.heuristics.choose import LIFETIME, SLURM, rack_keys
+from nvlenv.policies.heuristics.choose import FORECASTS, look, rack_keys
 from nvlenv.policies.heuristics.packing import part_here
-from nvlenv.policies.heuristics.reservation import is_kept, keeps_pool, refresh_reservation, what_is_kept
+from nvlenv.policies.heuristics.reservation import is_kept, keeps_pool, refresh_forecast, what_is_kept
 from nvlenv.policies.heuristics.spreading import waits_for_domain
 from nvlenv.simulator.events import run
-from nvlenv.simulator.feasibility import block_of_job, consider
+from nvlenv.simulator.feasibility import consider
 from nvlenv.simulator.occupancy import occupy, set_node
 from nvlenv.simulator.preemption import mark_opens, node_state
 from nvlenv.simulator.queues import has_quota
@@ -144,16 +144,16 @@ def score_racks(sim, rule, keys, parts, kept):
     others. Returns four flags: it waits for one domain, it leaves its GPUs to the pool of another job, reserved racks
     are kept, hero-ready racks are kept.
     """
-    if rule.easy == 1 or rule.drain == 1 or rule.packing == LIFETIME:
-        refresh_reservation(sim, rule)
+    if rule.easy == 1 or rule.drain == 1 or FORECASTS[rule.packing]:
+        refresh_forecast(sim, rule)
     may_hold = sim.mask[2 * len(sim.racks) + 1]
     waits, drains = may_hold and waits_for_domain(sim, rule), may_hold and keeps_pool(sim, rule)
     flags = what_is_kept(sim, rule) if may_hold else (False, False)
-    block = block_of_job(sim) if rule.packing == SLURM else (0, 0)
+    seen = look(sim, rule)
     for r in range(len(sim.racks)):
         parts[r], kept[r] = part_here(sim, r), 0
         keys[r, 0] = keys[r, 1] = 0.0
         if sim.mask[r]:
-            keys[r, 0], keys[r, 1] = rack_keys(sim, rule, block, r)
+            keys[r, 0], keys[r, 1] = rack_keys(sim, rule, r, seen)
             kept[r] = int(is_kept(sim, rule, flags, r, parts[r]))
     return waits, drains, flags[0], flags[1]

@@ -27,7 +27,7 @@ from nvlenv.simulator.state import DONE, NO_DEMAND, Dims, Sim, allocate
 
 SECONDS = 3600.0  # of an hour
 SPARE_ROWS = 1024
-NO_HERO = -2  # unlike any row, and unlike -1, "no hero": reservations are made anew
+NO_TARGET = -2  # unlike any row, and unlike -1, "no target": reservations are made anew
 NO_QUEUE = ""  # the queue of jobs outside of all queues: it has no limit
 
 CONSTANT = ("ancestors", "level_start", "events", "samples", "mix", "scratch", "scratch_float")  # or work space
@@ -126,9 +126,9 @@ class Live:
 
     def drop(self, job: str) -> None:
         """This job neither waits nor runs any more: its rows are given back."""
-        hero = int(self.sim.clock["hero"][0])
-        if hero in self.rows.pop(job, ()):
-            self.sim.clock["hero"] = NO_HERO
+        target = int(self.sim.clock["target"][0])
+        if target in self.rows.pop(job, ()):
+            self.sim.clock["target"] = NO_TARGET
 
     def waiting(self) -> list[int]:
         """The rows that wait, first in turn first."""
@@ -174,7 +174,7 @@ class Live:
         return numbers
 
     def _fill(self, where: slice, parts: Sequence[Part]) -> None:
-        load_jobs(self.sim._replace(jobs=self.sim.jobs[where]), self.spec, self._workload(parts), self.settings.rules())
+        load_jobs(self.sim._replace(jobs=self.sim.jobs[where]), self.spec, self._workload(parts))
 
     def _workload(self, parts: Sequence[Part]) -> Workload:
         names = [f"class-{number}" for number in range(len(self._classes) + 1)]
@@ -185,7 +185,7 @@ class Live:
         """Move the rows in use together; double the table if that leaves it more than half full."""
         sim, used = self.sim, np.array(sorted(row for rows in self.rows.values() for row in rows), np.int64)
         room = max(len(sim.jobs), 2 * (len(used) + rows))
-        number = np.full(len(sim.jobs), NO_HERO, np.int32)
+        number = np.full(len(sim.jobs), NO_TARGET, np.int32)
         number[used] = np.arange(len(used))
         jobs = np.zeros(room, sim.jobs.dtype)
         jobs[: len(used)] = sim.jobs[used]
@@ -195,8 +195,8 @@ class Live:
         heap[:n_running] = number[sim.heap[:n_running]]
         taken = sim.gpu_job >= 0
         sim.gpu_job[taken] = number[sim.gpu_job[taken]]
-        hero = int(sim.clock["hero"][0])
-        sim.clock["hero"] = number[hero] if hero >= 0 else hero
+        target = int(sim.clock["target"][0])
+        sim.clock["target"] = number[target] if target >= 0 else target
         self.sim = sim._replace(jobs=jobs, waiting=waiting, heap=heap)
         self.rows = {job: [int(number[row]) for row in rows] for job, rows in self.rows.items()}
         self._next = len(used)

@@ -30,8 +30,8 @@ from nvlenv.simulator.state import RUNNING
 STATE_FORMAT = "nvlenv-engine/1"
 CLOCK_FIELDS = ("slow_rate", "stall_gpus")  # sums and marks that no row tells
 ROW_FIELDS = (  # what a row is, wherever it stands
-    *("submit", "duration", "noise", "comm", "ideal", "checkpoint", "restart"),
-    *("gpus", "pod_gpus", "unit_pods", "units", "priority", "queue", "klass", "mode", "height"),
+    *("submit", "duration", "estimate_error", "comm", "ideal", "checkpoint", "restart"),
+    *("gpus", "pod_gpus", "slice_pods", "slices", "priority", "queue", "klass", "mode", "height"),
     *("preemptible", "movable", "evictions", "work", "queued", "start", "predicted", "speed"),
     *("first_start", "waited", "lost"),
 )

@@ -88,7 +88,7 @@ def job_line(sim: Sim, names: list[str]) -> str:
     if c["current"] < 0:
         return "no job at hand"
     job, layout = sim.jobs[c["current"]], ActionLayout(len(sim.racks))
-    slices = f" in {job['units']} slices ({c['units_left']} left)" if job["units"] > 1 else ""
+    slices = f" in {job['slices']} slices ({c['slices_left']} left)" if job["slices"] > 1 else ""
     waited = job["waited"] + c["now"] - job["queued"]
     legal = {
         f"place on {sim.mask[: layout.racks].sum()} racks": sim.mask[: layout.racks].any(),

@@ -105,7 +105,7 @@ class KueueView:
         free = np.where(sim.nodes["blocked"] == 0, sim.nodes["free"], 0)[self._nodes].tolist()
         self._snapshot.free = [{GPU: gpus, PODS: MANY_PODS} for gpus in free]
         job, c = sim.jobs[sim.clock[0]["current"]], sim.clock[0]
-        count = int(c["units_left"] - 1) * int(job["unit_pods"]) + int(c["pods_left"])
+        count = int(c["slices_left"] - 1) * int(job["slice_pods"]) + int(c["pods_left"])
         podset = PodSetRequest("job", count, {GPU: int(job["pod_gpus"])}, request_of(job, len(self.levels)))
         placed = self._snapshot.assign([podset])["job"]
         if isinstance(placed, Failure):
@@ -128,8 +128,8 @@ def request_of(job: np.void, levels: int) -> TopologyRequest:
         return TopologyRequest(TopologyMode.UNCONSTRAINED)
     if job["mode"] == Mode.PREFERRED:
         return TopologyRequest(TopologyMode.PREFERRED, level)
-    if job["units"] > 1:
-        return TopologyRequest(TopologyMode.SLICE_ONLY, slices=(Layer(level, int(job["unit_pods"])),))
+    if job["slices"] > 1:
+        return TopologyRequest(TopologyMode.SLICE_ONLY, slices=(Layer(level, int(job["slice_pods"])),))
     return TopologyRequest(TopologyMode.REQUIRED, level)
 
 

@@ -50,7 +50,7 @@ def simulate(sim: Sim, policy: Policy, spec: ClusterSpec) -> History:
             again = apply(sim, policy(Decision(sim, sim.mask, layout)))
         for victim in np.flatnonzero(ran & (sim.jobs["status"] == WAITING)):
             key = (int(victim), int(sim.jobs["evictions"][victim]))
-            history.left[key] = float(sim.jobs["noise"][victim] * sim.jobs["work"][victim])
+            history.left[key] = float(sim.jobs["estimate_error"][victim] * sim.jobs["work"][victim])
         history.wasted += int(sim.jobs["status"][j] != RUNNING and bool((ran & (sim.jobs["status"] != RUNNING)).any()))
         if sim.jobs["status"][j] == RUNNING:
             nodes, counts = np.unique(np.flatnonzero(sim.gpu_job == j) // g, return_counts=True)
