@@ -12,141 +12,49 @@ unpickled: open none that you do not trust. The .npz goes to `nvlenv.engine.load
 
 from __future__ import annotations
 
-import argparse
 import sys
-import warnings
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
-import yaml
-from torch import Tensor, nn
 
 from agents.evaluation.card import write_card
 from agents.evaluation.release import read_results
-from agents.learning.network import PlacementNetwork, load_arrays, network_arrays
-from nvlenv.common.commandline import command
+from agents.learning.export import export_onnx, export_policy, load_network
+from nvlenv.common.commandline import command, option, parse
 from nvlenv.common.errors import InputError
-from nvlenv.common.files import written_whole
-from nvlenv.policies.inference import LOGIT_GRID
-from nvlenv.policies.learned import read_policy_file, save_policy
-from nvlenv.policies.observation import N_CLUSTER, N_JOB, N_RACK
-
-LICENCE = "Apache-2.0"
-OPSET = 17  # of ONNX; read by onnxruntime >= 1.13
 
 
-def export_policy(network: PlacementNetwork, path: str | Path, manifest: dict[str, Any]) -> None:
-    """Write the actor as a policy file, whole or not at all."""
-    save_policy(path, network_arrays(network), {"licence": LICENCE, **manifest})
+@dataclass(frozen=True)
+class ExportOptions:
+    __doc__ = __doc__
+
+    run: Path = option("folder of a training run, model.zip or .npz", positional=True)
+    out: Path = option("policy file to write (.npz)", metavar="FILE")
+    results: Path | None = option("evaluation for the card (default: the run's)", default=None, metavar="FOLDER")
+    onnx: Path | None = option("ONNX model to write as well", default=None, metavar="FILE")
 
 
-class _Actor(nn.Module):
-    """The network without its value, in float64 and rounded as the policy file computes it."""
-
-    def __init__(self, network: PlacementNetwork) -> None:
-        super().__init__()
-        self.network = PlacementNetwork(network.hidden)
-        self.network.load_state_dict(network.state_dict())
-        self.double().eval()
-
-    def forward(self, racks: Tensor, job: Tensor, cluster: Tensor, mask: Tensor) -> Tensor:
-        logits, _ = self.network(racks.double(), job.double(), cluster.double())
-        rounded: Tensor = torch.floor(logits * LOGIT_GRID + 0.5) / LOGIT_GRID
-        return rounded.masked_fill(~mask, float("-inf"))
-
-
-def export_onnx(network: PlacementNetwork, path: str | Path) -> None:
-    """Write the actor as an ONNX model (see above) with any number of racks. Needs the extra `onnx`."""
-    try:
-        import onnx  # noqa: F401
-    except ImportError:
-        raise InputError("--onnx", "", "no package onnx", "pip install 'nvlenv[onnx]'") from None
-    example = (torch.ones(2, 8, N_RACK), torch.zeros(2, N_JOB), torch.zeros(2, N_CLUSTER), torch.ones(2, 18).bool())
-    axes = {
-        "racks": {0: "batch", 1: "racks"}, "job": {0: "batch"}, "cluster": {0: "batch"},
-        "mask": {0: "batch", 1: "actions"}, "logits": {0: "batch", 1: "actions"},
-    }  # fmt: skip
-    with written_whole(path) as part, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter warns about its own deprecation
-        torch.onnx.export(
-            _Actor(network),
-            example,
-            str(part),
-            input_names=["racks", "job", "cluster", "mask"],
-            output_names=["logits"],
-            dynamic_axes=axes,
-            opset_version=OPSET,
-            dynamo=False,
-        )
-
-
-def load_network(run: Path) -> tuple[PlacementNetwork, dict[str, Any]]:
-    """The network of a run's best policy (a folder or policy file) or of its state (model.zip), and its manifest.
-
-    Raises `InputError` if there is none.
-    """
-    candidates = [run / "policy.npz", run / "model.zip"] if run.is_dir() else [run]
-    source = next((file for file in candidates if file.is_file()), None)
-    if source is None:
-        found = "neither policy.npz nor model.zip" if run.is_dir() else "no such file or folder"
-        raise InputError(run, "", found, "the folder of a training run")
-    if source.suffix == ".zip":
-        return _load_model(source)
-    arrays, manifest = read_policy_file(source)
-    network = PlacementNetwork(arrays["in_bias"].size)
-    load_arrays(network, arrays, str(source))
-    return network, manifest
-
-
-def _load_model(model: Path) -> tuple[PlacementNetwork, dict[str, Any]]:
-    from sb3_contrib import MaskablePPO
-
-    try:
-        policy = MaskablePPO.load(model, device="cpu").policy
-    except Exception as error:  # whatever unpickling a foreign file leads to
-        found = f"a file that cannot be read ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
-        raise InputError(model, "", found, "model.zip of a training run") from None
-    network = getattr(policy, "network", None)
-    if not isinstance(network, PlacementNetwork):
-        raise InputError(model, "", f"a model with the policy {type(policy).__name__}", "model.zip of a training run")
-    config = model.parent / "config.yaml"
-    return network, {"config": yaml.safe_load(config.read_text("utf-8"))} if config.is_file() else {}
-
-
-def results_for(run: Path, given: Path | None) -> dict[str, Any] | None:
-    """The evaluation that a card reports: the one given, else that of the run's end, else none."""
-    folder = run if run.is_dir() else run.parent
-    if given is None and not (folder / "metrics.json").is_file():
-        return None
-    return read_results(folder if given is None else given)
-
-
-def parser() -> argparse.ArgumentParser:
-    out = argparse.ArgumentParser(prog="python -m agents.export", description=__doc__, allow_abbrev=False)
-    out.formatter_class = argparse.RawDescriptionHelpFormatter
-    out.add_argument("run", type=Path, metavar="RUN", help="folder of a training run, model.zip or .npz")
-    out.add_argument("--out", type=Path, required=True, metavar="FILE", help="policy file to write (.npz)")
-    out.add_argument("--results", type=Path, metavar="FOLDER", help="evaluation for the card (default: the run's)")
-    out.add_argument("--onnx", type=Path, metavar="FILE", help="ONNX model to write as well")
-    return out
+def results_of(options: ExportOptions) -> Path | None:
+    """The evaluation that the card reports: the one given, else that of the run's end, else none."""
+    folder = options.run if options.run.is_dir() else options.run.parent
+    return options.results or (folder if (folder / "metrics.json").is_file() else None)
 
 
 @command
 def main(argv: list[str]) -> None:
-    arguments = parser().parse_args(argv)
-    if arguments.out.suffix != ".npz":
-        raise InputError("--out", "", repr(str(arguments.out)), "a name that ends in .npz")
-    if arguments.onnx is not None and arguments.onnx.suffix != ".onnx":
-        raise InputError("--onnx", "", repr(str(arguments.onnx)), "a name that ends in .onnx")
-    network, manifest = load_network(arguments.run)
-    results = results_for(arguments.run, arguments.results)
-    export_policy(network, arguments.out, manifest)
-    print(arguments.out)
-    print(write_card(arguments.out, results))
-    if arguments.onnx is not None:
-        export_onnx(network, arguments.onnx)
-        print(arguments.onnx)
+    """Write the policy file, its card and the ONNX model, and print their names."""
+    options = parse(ExportOptions, argv, "python -m agents.export")
+    for name, path, ending in (("--out", options.out, ".npz"), ("--onnx", options.onnx, ".onnx")):
+        if path is not None and path.suffix != ending:
+            raise InputError(name, "", repr(str(path)), f"a name that ends in {ending}")
+    network, manifest = load_network(options.run)
+    source = results_of(options)
+    results = None if source is None else read_results(source)
+    export_policy(network, options.out, manifest)
+    print(options.out)
+    print(write_card(options.out, results))
+    if options.onnx is not None:
+        export_onnx(network, options.onnx)
+        print(options.onnx)
 
 
 if __name__ == "__main__":

@@ -15,10 +15,10 @@ who sees what it sees.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ from agents.evaluation.cases import evaluation_scenario
 from agents.evaluation.episodes import split_scenario, split_seeds
 from agents.evaluation.statistics import Interval, bootstrap
 from agents.evaluation.tables import Terminal
-from nvlenv.common.commandline import command
+from nvlenv.common.commandline import command, option, parse
 from nvlenv.common.errors import InputError
 from nvlenv.common.kernel import compiled, kernel
 from nvlenv.envs.scenario import Scenario, prepare, scenario_names
@@ -43,6 +43,19 @@ from nvlenv.simulator.step import advance, apply, step
 RIDGE = 5.0  # of the linear fit: features are within [-1, 1]
 FITTED = 0.8  # share of the labels, those of the first episodes
 SPREAD = 2654435761  # Knuth's multiplier: which decisions are labelled looks random, and is the same on every machine
+
+
+@dataclass(frozen=True)
+class LookaheadOptions:
+    __doc__ = __doc__
+
+    scenario: str = option(f"a YAML file or one of {', '.join(scenario_names())}", default="lab-16")
+    policy: str = option("the heuristic", default="slurm-block+delay(hours=8)+easy(slices=1,patience=20)+drain+open")
+    episodes: int = option("training workloads", default=60, least=1)
+    every: int = option("label one in so many decisions", default=50, least=1)
+    hours: float = option("of lookahead", default=64.0, above=0)
+    seed: int = option("of the workloads", default=0, least=0)
+    threads: int = option("episodes played side by side", default=1, least=1)
 
 
 class Labels(NamedTuple):
@@ -60,7 +73,7 @@ def without_keeping(rule: Rule) -> Rule:
     return rule._replace(easy=0, drain=0, delay_hours=0.0, hold_racks=0)
 
 
-def collect(
+def collect_labels(
     scenario: Scenario, rule: Rule, seeds: Sequence[np.random.SeedSequence], every: int, hours: float, threads: int = 1
 ) -> Labels:
     """Play one episode per seed, and label about one in `every` decisions by `hours` of lookahead."""
@@ -149,40 +162,21 @@ def gains(labels: Labels) -> dict[str, Interval]:
     return {name: bootstrap(np.where(held, advantage, 0.0)) for name, held in holds.items()}
 
 
-def parser() -> argparse.ArgumentParser:
-    out = argparse.ArgumentParser(prog="python -m agents.lookahead", description=__doc__, allow_abbrev=False)
-    out.formatter_class = argparse.RawDescriptionHelpFormatter
-    out.add_argument("--scenario", default="lab-16", help=f"a YAML file or one of {', '.join(scenario_names())}")
-    out.add_argument("--policy", default="slurm-block+delay(hours=8)+easy(slices=1,patience=20)+drain+open",
-                     help="the heuristic (default %(default)s)")  # fmt: skip
-    out.add_argument("--episodes", type=int, default=60, help="training workloads (default 60)")
-    out.add_argument("--every", type=int, default=50, help="label one in so many decisions (default 50)")
-    out.add_argument("--hours", type=float, default=64.0, help="of lookahead (default 64)")
-    out.add_argument("--seed", type=int, default=0, help="of the workloads (default 0)")
-    out.add_argument("--threads", type=int, default=1, help="episodes played side by side (default 1)")
-    return out
-
-
-def run(arguments: argparse.Namespace) -> None:
-    for option in ("episodes", "every", "hours"):
-        if not getattr(arguments, option) > 0:
-            raise InputError(f"--{option}", "", getattr(arguments, option), "more than 0")
-    scenario = split_scenario(evaluation_scenario(arguments.scenario), "train")
-    seeds, rule = split_seeds(arguments.seed, "train", arguments.episodes), parse_rule(arguments.policy)
-    labels = collect(scenario, rule, seeds, arguments.every, arguments.hours, arguments.threads)
+@command
+def main(argv: list[str]) -> None:
+    """Label decisions, and print what there is to gain by deciding otherwise."""
+    options = parse(LookaheadOptions, argv, "python -m agents.lookahead")
+    scenario = split_scenario(evaluation_scenario(options.scenario), "train")
+    seeds, rule = split_seeds(options.seed, "train", options.episodes), parse_rule(options.policy)
+    labels = collect_labels(scenario, rule, seeds, options.every, options.hours, options.threads)
     if len(labels.advantage) < 2 * labels.rack.shape[1]:
         raise InputError("--episodes", "", f"{len(labels.advantage)} labels", "more episodes, or --every lower")
-    table = Table(title=f"cost of a decision after {arguments.hours:g} h, in GPU-hours per GPU, against acting always")
+    table = Table(title=f"cost of a decision after {options.hours:g} h, in GPU-hours per GPU, against acting always")
     table.add_column("who decides to hold")
     table.add_column(f"{len(labels.advantage):,} labels", justify="right")
     for name, gain in gains(labels).items():
-        table.add_row(name, f"{gain.mean:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]")
+        table.add_row(name, str(gain))
     Terminal().print(table)
-
-
-@command
-def main(argv: list[str]) -> None:
-    run(parser().parse_args(argv))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from typing import Literal
 from pydantic import Field
 
 from agents.evaluation.release import read_results
-from agents.evaluation.tables import HEADS, markdown
+from agents.evaluation.tables import HEADS, summary_markdown
 from agents.report import __main__ as report
 from agents.report.shot import can_shoot, shoot
 from nvlenv.common.commandline import DONE, Entry, command, option, parse
@@ -127,7 +127,7 @@ def with_tables(pages: dict[Path, str], plan: ReproducePlan, folder: Path) -> di
         label = source.label or results["labels"][0]
         if label not in results["sets"]:
             raise InputError("reproduce", f"tables.{name}.label", repr(label), f"one of {results['labels']}")
-        table = markdown(results["sets"][label]["summary"], source.columns)
+        table = summary_markdown(results["sets"][label]["summary"], source.columns)
         pages[page] = pattern.sub(lambda match, text=table: f"{match[1]}{text}\n{match[2]}", pages[page])  # type: ignore[misc]
     return pages
 

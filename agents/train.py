@@ -27,12 +27,13 @@ from stable_baselines3.common.callbacks import CallbackList
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecEnv
 
-from agents.evaluate import evaluate, evaluation_scenario, versions
+from agents.evaluation.cases import evaluation_scenario
 from agents.evaluation.card import write_card
+from agents.evaluation.compare import compare_on_scenario, versions
 from agents.evaluation.episodes import find_policy
-from agents.evaluation.figures import draw_all
+from agents.evaluation.figures import draw_set
 from agents.evaluation.release import read_results
-from agents.evaluation.tables import Terminal, table
+from agents.evaluation.tables import Terminal, summary_table
 from agents.learning.callbacks import ClusterCallback, EvaluationCallback, ProgressBar
 from agents.learning.config import TrainConfig, with_baseline
 from agents.learning.distributed import DistributedPPO, RemoteEnvs
@@ -121,15 +122,15 @@ def show_results(config: TrainConfig, run: Path, quiet: bool = False) -> None:
     """The table and figures at the end of a run."""
     scenario = evaluation_scenario(config.scenarios[0], config.overrides)
     names = list(dict.fromkeys((*config.evaluation.baselines, config.evaluation.reference, str(run))))
-    results, played = evaluate(
+    results, _ = compare_on_scenario(
         scenario, names, config.evaluation.final_episodes, reference=config.evaluation.reference, quiet=quiet
     )
     results["command"] = shlex.join(["python", "-m", "agents.train", *sys.argv[1:]])
     write_json(run / "metrics.json", results)
-    pictures = draw_all(played, names, run / "figures")
+    pictures = draw_set(results, names, run / "figures")
     write_card(run / "policy.npz", read_results(run))
     terminal = Terminal()
-    terminal.print(table(results["summary"], width=terminal.width))
+    terminal.print(summary_table(results["summary"], width=terminal.width))
     print(*pictures, sep="\n")
     _, manifest = read_policy_file(run / "policy.npz")
     print(f"policy: {run / 'policy.npz'}, best on validation, of step {manifest['steps']:,}; charts:", end=" ")

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from agents.evaluation.summary import short_name
-from agents.evaluation.tables import markdown
-from agents.report.words import gap_in_words, headline, standing, standing_in_words
+from agents.evaluation.summary import Json, short_name
+from agents.evaluation.tables import summary_markdown
+from agents.evaluation.words import gap_in_words, standing, standing_in_words, verdict_in_words
 from nvlenv.common.files import write_text
 from nvlenv.policies.learned import Arrays, read_policy_file
 from nvlenv.policies.observation import LONGEST
 
-Json = dict[str, Any]
 CARD = "card.md"
 LIMITS = """\
 - It chooses racks; which nodes of a rack, what fits where and who may be evicted are decided by rules that it cannot
@@ -101,7 +99,7 @@ def _worth(manifest: Json, results: Json | None) -> str:
         name = _own_name(manifest, results, each)
         if name is None:
             continue
-        parts += [f"### {label}", *_verdict(each, name, label), markdown(each["summary"])]
+        parts += [f"### {label}", *_verdict(each, name, label), summary_markdown(each["summary"])]
     if not parts:
         return "The evaluation at hand does not hold this file."
     head = (
@@ -124,7 +122,7 @@ def _own_name(manifest: Json, results: Json, each: Json) -> str | None:
 
 def _verdict(each: Json, name: str, label: str) -> Iterator[str]:
     """Where it wins, ties and loses, in words."""
-    yield f"{headline(each, name, label)} {gap_in_words(each, name)}"
+    yield f"{verdict_in_words(each, name, label)} {gap_in_words(each, name)}"
     found = standing(each, name)
     words = standing_in_words(each, name)
     if not found["tie"] and not found["worse"]:

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from agents.evaluation.bound import pooled_easy, pooled_fcfs
-from nvlenv.engine import load_policy
 from nvlenv.envs.scenario import Episode, Scenario, prepare
 from nvlenv.policies.play import play
-from nvlenv.policies.resolver import baseline_name, heuristic
+from nvlenv.policies.resolver import baseline_name, resolve_policy
 from nvlenv.simulator.decision import Policy
 from nvlenv.simulator.state import RUNNING, SAMPLE_FIELDS, SLOT_SIZES, WAITING, Sim
 from nvlenv.workload.formats.registry import cached_trace
@@ -50,13 +49,11 @@ def split_scenario(scenario: Scenario, split: str) -> Scenario:
 
 def find_policy(name: str) -> Policy:
     """A policy by the name of a heuristic, or the path of an exported file or of a folder that holds policy.npz."""
-    path = Path(name.removesuffix(TRUE_DURATIONS))
+    plain = name.removesuffix(TRUE_DURATIONS)
+    path = Path(plain)
     if path.is_dir():
         path = path / "policy.npz"
-    if path.suffix == ".npz" or path.exists():
-        policy: Policy = load_policy(path)
-        return policy
-    return heuristic(name.removesuffix(TRUE_DURATIONS))
+    return resolve_policy(path if path.suffix == ".npz" or path.exists() else plain)
 
 
 def measure(sim: Sim, class_names: Sequence[str]) -> Metrics:

@@ -7,7 +7,8 @@
         results = mapped(function, jobs)
 
 A job that is lost with its machine is done again by Ray somewhere else, so functions must not depend on how often they
-are called.
+are called. The pool is that of the standard library with an eye on its parent: joblib's workers go on with what they do
+when the program that started them is killed.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def fan_out(workers: int, ray: bool = False) -> Iterator[Mapper]:
     if workers < 0:
         raise InputError("--workers", "", workers, "0 for all cores, or how many")
     if ray:
-        yield partial(_over_cluster, connect(), workers)
+        yield partial(_over_cluster, connect_ray(), workers)
     elif workers == 1:
         yield map
     else:
@@ -89,7 +90,7 @@ def _end_after(sentinel: int) -> None:
     os._exit(1)
 
 
-def connect() -> Any:
+def connect_ray() -> Any:
     """The `ray` module, connected to the cluster that RAY_ADDRESS names, or to one started on this machine."""
     try:
         import ray

@@ -14,8 +14,8 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from agents.evaluation.episodes import BOUND, Played
-from agents.evaluation.summary import RUNNING_MEAN, describe, short_name
+from agents.evaluation.episodes import BOUND
+from agents.evaluation.summary import RUNNING_MEAN, Json, short_name
 from agents.evaluation.tables import candidates
 from nvlenv.common.files import written_whole
 
@@ -41,7 +41,6 @@ STYLE: dict[Any, Any] = {
     "figure.dpi": 100,
     "savefig.dpi": 150,
 }
-Json = dict[str, Any]
 
 
 def style(k: int) -> dict[str, Any]:
@@ -172,7 +171,7 @@ def waits_by_class(results: Json, order: Sequence[str]) -> Figure:
     return figure
 
 
-def gap_closed(sets: Mapping[str, Json], order: Sequence[str]) -> Figure:
+def gap_by_set(sets: Mapping[str, Json], order: Sequence[str]) -> Figure:
     """The share of the gap between the reference and the pool without topology that each policy closes, by set."""
     labels = [label for label, each in sets.items() if _gaps(each)]
     reference = next(iter(sets.values()))["summary"]["reference"]
@@ -283,10 +282,5 @@ def draw_results(results: Json, folder: Path) -> list[Path]:
     for k, (label, each) in enumerate(sets.items()):
         pictures += draw_set(each, order, folder if k == 0 else folder / label.replace(" ", "-"))
     if any(has_gap(each) for each in sets.values()):
-        pictures.append(save(gap_closed(sets, order), folder / "gap_closed.png"))
+        pictures.append(save(gap_by_set(sets, order), folder / "gap_closed.png"))
     return pictures
-
-
-def draw_all(played: Sequence[Played], names: Sequence[str], folder: Path) -> list[Path]:
-    """Every figure of what was just played, into a folder."""
-    return draw_set(describe(played, names, names[0]), names, folder)

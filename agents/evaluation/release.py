@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from agents.evaluation.cases import Case, make_case
-from agents.evaluation.cells import BASELINE, Stage, fingerprint, resolve, stage
+from agents.evaluation.compare import BASELINE, Player, name_on_case, open_player, policy_fingerprint
 from agents.evaluation.episodes import TRUE_DURATIONS, split_seeds
-from agents.evaluation.summary import columns_of, plain
+from agents.evaluation.summary import columns_as_json, columns_of
 from nvlenv.common.config import read_yaml
 from nvlenv.common.errors import InputError
 from nvlenv.policies.learned import read_policy_file
@@ -29,9 +29,9 @@ def check_release(folder: Path, workers: int = 1, quiet: bool = False) -> bool:
     """Print what was checked, line by line; False if anything differs. Raises `InputError` if there is no record."""
     results = read_results(folder)
     problems = list(_check_file(folder, results))
-    with stage(None, workers, quiet) as theatre:
+    with open_player(None, workers, quiet) as player:
         for label, each in results["sets"].items():
-            found = list(_check_set(folder, results, label, each, theatre))
+            found = list(_check_set(folder, results, label, each, player))
             print(f"{label}: {results['episodes']} workloads played again, {'as recorded' if not found else 'DIFFERS'}")
             problems += found
     for problem in problems:
@@ -81,7 +81,9 @@ def _check_file(folder: Path, results: dict[str, Any]) -> Iterator[str]:
         yield f"policy.npz has the fingerprint {manifest['sha256']}, which none of the evaluated policies had"
 
 
-def _check_set(folder: Path, results: dict[str, Any], label: str, each: dict[str, Any], stage: Stage) -> Iterator[str]:
+def _check_set(
+    folder: Path, results: dict[str, Any], label: str, each: dict[str, Any], player: Player
+) -> Iterator[str]:
     case = _case_of(results, each)
     if case.scenario.digest() != each["scenario_digest"]:
         yield f"{label}: its scenario has other settings now than when it was recorded"
@@ -91,7 +93,7 @@ def _check_set(folder: Path, results: dict[str, Any], label: str, each: dict[str
     present = {name: found for name, found in names.items() if found is not None}
     yield from (f"{label}: {name} is not here, so it was not played" for name in names if name not in present)
     seeds = split_seeds(results["seed"], results["split"], results["episodes"])
-    again = plain(columns_of(stage.play(case, list(present.values()), seeds)))
+    again = columns_as_json(columns_of(player.play(case, list(present.values()), seeds)))
     for name, found in present.items():
         for metric, recorded in each["workloads"][name].items():
             if not _same(recorded, again[found].get(metric, [])):
@@ -112,10 +114,10 @@ def _case_of(results: dict[str, Any], each: dict[str, Any]) -> Case:
 def _here(folder: Path, name: str, case: Case, sha256: str) -> str | None:
     """A recorded policy as it is found now: a heuristic by its name, a file in the release or where it was."""
     own = str(folder / "policy.npz")
-    if fingerprint(own) == sha256:
+    if policy_fingerprint(own) == sha256:
         return own
     try:
-        return name if fingerprint(resolve(name, case)) == sha256 else None
+        return name if policy_fingerprint(name_on_case(name, case)) == sha256 else None
     except InputError:
         return None
 

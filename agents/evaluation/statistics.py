@@ -1,4 +1,8 @@
-"""How sure we are: paired differences on the same workloads and over training seeds, with bootstrap intervals."""
+"""How sure we are: paired differences on the same workloads and over training seeds, with bootstrap intervals.
+
+Resampled here and not by `scipy.stats.bootstrap`: that draws other resamples from the same generator, so that no
+recorded interval would come again, and it does not resample workloads and training seeds at once.
+"""
 
 from __future__ import annotations
 
@@ -33,22 +37,6 @@ class Interval:
         return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
 
 
-@lru_cache(maxsize=4)
-def _counts(n: int, seed: int, resamples: int) -> Floats:
-    """(resamples, n): how often each of n values is drawn in each resample."""
-    rng = np.random.default_rng(seed)
-    return rng.multinomial(n, np.full(n, 1.0 / n), size=resamples).astype(np.float64)
-
-
-def _resampled_means(sample: Floats, seed: int, resamples: int) -> Floats:
-    return _counts(len(sample), seed, resamples) @ sample / len(sample)
-
-
-def _between(estimate: float, resampled: Floats) -> Interval:
-    low, high = np.quantile(resampled, (0.025, 0.975))
-    return Interval(estimate, float(low), float(high))
-
-
 def bootstrap(values: ArrayLike, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
     """The mean of values (n,) with its 95 % percentile bootstrap interval; the same seed gives the same interval.
 
@@ -57,8 +45,7 @@ def bootstrap(values: ArrayLike, seed: int = 0, resamples: int = RESAMPLES) -> I
     sample = np.asarray(values, np.float64)
     sample = sample[~np.isnan(sample)]
     if len(sample) < 2:
-        mean = float(sample.mean()) if len(sample) else float("nan")
-        return Interval(mean, float("-inf"), float("inf"))
+        return Interval(mean_known(sample), float("-inf"), float("inf"))
     return _between(float(sample.mean()), _resampled_means(sample, seed, resamples))
 
 
@@ -74,40 +61,31 @@ def paired(policy: ArrayLike, reference: ArrayLike, seed: int = 0) -> Interval:
     return bootstrap(np.asarray(policy, np.float64) - np.asarray(reference, np.float64), seed)
 
 
-def gap_closed(policy: ArrayLike, reference: ArrayLike, bound: ArrayLike) -> float:
-    """Share of the gap between a reference and the bound that a policy closes; nan if there is no gap."""
-    means = [float(np.mean(np.asarray(values, np.float64))) for values in (policy, reference, bound)]
-    gap = means[1] - means[2]
-    return (means[1] - means[0]) / gap if gap > 0 else float("nan")
+def gap_closed(policy: ArrayLike, reference: ArrayLike, bound: ArrayLike, seed: int = 0) -> Interval:
+    """Share of the gap between the mean costs of a reference and of the bound that a policy closes, values (n,) each.
 
-
-def gap_closed_interval(policy: ArrayLike, reference: ArrayLike, bound: ArrayLike, seed: int = 0) -> Interval:
-    """`gap_closed` with its interval over workloads; unbounded where some resample has no gap."""
-    share = gap_closed(policy, reference, bound)
+    The mean is nan if there is no gap, and the interval unbounded where some resample has none.
+    """
     costs = [np.asarray(values, np.float64) for values in (policy, reference, bound)]
-    if len(costs[0]) < 2:
+    mine, theirs, best = (float(values.mean()) for values in costs)
+    share = (theirs - mine) / (theirs - best) if theirs > best else float("nan")
+    drawn, drawn_theirs, drawn_best = (_resampled_means(values, seed, RESAMPLES) for values in costs)
+    if len(costs[0]) < 2 or np.isnan(share) or np.any(drawn_theirs <= drawn_best):
         return Interval(share, float("-inf"), float("inf"))
-    mine, theirs, best = (_resampled_means(values, seed, RESAMPLES) for values in costs)
-    if np.isnan(share) or np.any(theirs <= best):
-        return Interval(share, float("-inf"), float("inf"))
-    return _between(share, (theirs - mine) / (theirs - best))
-
-
-def iqm(scores: ArrayLike) -> float:
-    """Interquartile mean: of the middle half of all values, so that no outlier decides."""
-    return float(trim_mean(np.asarray(scores, np.float64), 0.25, axis=None))
+    return _between(share, (drawn_theirs - drawn) / (drawn_theirs - drawn_best))
 
 
 def iqm_over_seeds(scores: ArrayLike, seed: int = 0) -> Interval:
     """The interquartile mean of scores (training seeds, workloads) with a stratified bootstrap interval.
 
+    The mean of the middle half of all scores, so that no outlier decides.
     Workloads are resampled, and for each of them the training seeds (Agarwal et al., "Deep Reinforcement Learning at
     the Edge of the Statistical Precipice", NeurIPS 2021, whose tasks are our workloads; theirs are fixed, ours are a
     sample, so they are drawn as well).
     """
     table = np.asarray(scores, np.float64)
     drawn = trim_mean(_stratified(table, seed).reshape(STRATIFIED, -1), 0.25, axis=1)
-    return _between(iqm(table), np.asarray(drawn))
+    return _between(float(trim_mean(table, 0.25, axis=None)), np.asarray(drawn))
 
 
 def probability_of_improvement(scores: ArrayLike, reference: ArrayLike, seed: int = 0) -> Interval:
@@ -126,3 +104,19 @@ def _stratified(table: Floats, seed: int) -> Floats:
     shape = (STRATIFIED, *table.shape)
     workloads = rng.integers(table.shape[1], size=(STRATIFIED, 1, table.shape[1]))
     return np.asarray(table[rng.integers(table.shape[0], size=shape), workloads])
+
+
+@lru_cache(maxsize=4)
+def _counts(n: int, seed: int, resamples: int) -> Floats:
+    """(resamples, n): how often each of n values is drawn in each resample."""
+    rng = np.random.default_rng(seed)
+    return rng.multinomial(n, np.full(n, 1.0 / n), size=resamples).astype(np.float64)
+
+
+def _resampled_means(sample: Floats, seed: int, resamples: int) -> Floats:
+    return _counts(len(sample), seed, resamples) @ sample / len(sample)
+
+
+def _between(estimate: float, resampled: Floats) -> Interval:
+    low, high = np.quantile(resampled, (0.025, 0.975))
+    return Interval(estimate, float(low), float(high))

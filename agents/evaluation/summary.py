@@ -12,7 +12,7 @@ from agents.evaluation.episodes import BOUND, REFERENCES, TRUE_DURATIONS, Played
 from agents.evaluation.statistics import (
     Interval,
     bootstrap,
-    gap_closed_interval,
+    gap_closed,
     iqm_over_seeds,
     mean_known,
     paired,
@@ -42,7 +42,8 @@ def known(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def as_json(interval: Interval) -> Json:
+def interval_as_json(interval: Interval) -> Json:
+    """Its mean, low and high, those that are no number as None."""
     return {key: known(value) for key, value in vars(interval).items()}
 
 
@@ -54,15 +55,15 @@ def columns_of(played: Sequence[Played]) -> Columns:
     }
 
 
-def plain(columns: Columns) -> dict[str, dict[str, list[float | None]]]:
-    """The same as JSON has it: None for nan, and seven digits."""
+def columns_as_json(columns: Columns) -> Json:
+    """The same with seven digits, and None for nan."""
     return {
         name: {metric: [known(float(f"{value:.7g}")) for value in values] for metric, values in metrics.items()}
         for name, metrics in columns.items()
     }
 
 
-def summarise(
+def summarise_columns(
     columns: Columns, names: Sequence[str], reference: str, seeds: Mapping[str, Sequence[str]] | None = None
 ) -> Json:
     """Everything about a set of workloads that is read off a table.
@@ -76,14 +77,14 @@ def summarise(
         mine, theirs = columns[name], columns[reference]
         differences = {metric: paired(mine[metric], theirs[metric]) for metric in COMPARED}
         verdict = differences["cost"].verdict if name != reference else "reference"
-        closed = gap_closed_interval(cost[name], cost[reference], cost[BOUND])
+        closed = gap_closed(cost[name], cost[reference], cost[BOUND])
         rows[name] = {
             "mean": {metric: known(mean_known(values)) for metric, values in mine.items()},
-            "intervals": {metric: as_json(bootstrap(mine[metric])) for metric in COMPARED},
-            "difference": {**as_json(differences["cost"]), "verdict": verdict},
-            "differences": {metric: as_json(difference) for metric, difference in differences.items()},
+            "intervals": {metric: interval_as_json(bootstrap(mine[metric])) for metric in COMPARED},
+            "difference": {**interval_as_json(differences["cost"]), "verdict": verdict},
+            "differences": {metric: interval_as_json(difference) for metric, difference in differences.items()},
             "gap_closed": known(closed.mean),
-            "gap_closed_interval": as_json(closed),
+            "gap_closed_interval": interval_as_json(closed),
         }
     return {
         "reference": reference,
@@ -100,9 +101,9 @@ def _over_seeds(cost: Mapping[str, np.ndarray], group: Sequence[str], reference:
     return {
         "policies": list(group),
         "mean": float(table.mean()),
-        "iqm": as_json(iqm_over_seeds(table)),
-        "iqm_difference": {**as_json(difference), "verdict": difference.verdict},
-        "probability_of_improvement": as_json(probability_of_improvement(table, other)),
+        "iqm": interval_as_json(iqm_over_seeds(table)),
+        "iqm_difference": {**interval_as_json(difference), "verdict": difference.verdict},
+        "probability_of_improvement": interval_as_json(probability_of_improvement(table, other)),
     }
 
 
@@ -123,13 +124,13 @@ def decay(series: Sequence[Mapping[str, np.ndarray]], names: Sequence[str]) -> J
     return curves
 
 
-def describe(
+def describe_played(
     played: Sequence[Played], names: Sequence[str], reference: str, seeds: Mapping[str, Sequence[str]] | None = None
 ) -> Json:
     """All numbers about a set of workloads, as results.json has them."""
     columns = columns_of(played)
     return {
-        "summary": summarise(columns, names, reference, seeds),
+        "summary": summarise_columns(columns, names, reference, seeds),
         "decay": decay([p.series for p in played], names),
-        "workloads": plain(columns),
+        "workloads": columns_as_json(columns),
     }

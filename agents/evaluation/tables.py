@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
-
-from rich.console import Console
+from collections.abc import Sequence
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 from agents.evaluation.episodes import TRUE_DURATIONS
-from agents.evaluation.summary import short_name
+from agents.evaluation.summary import Json, short_name
 
-Json = dict[str, Any]
 WIDE = 180  # characters, where there is no terminal
 HEADS = (
     "policy", "cost", "difference [95 %]", "", "gap closed", "hero wait h", "other wait h", "lost", "evictions",
     "stall", "16-slots",
 )  # fmt: skip
+LEFT = ("policy", "")  # columns of words
+VERDICTS = {"lower": "better", "higher": "worse", "tie": "tie", "reference": ""}  # what an interval of cost says
 COLUMNS = {  # of a table this wide, or wider
     150: HEADS,
     100: ("policy", "cost", "difference [95 %]", "", "hero wait h", "other wait h"),
@@ -52,21 +52,20 @@ def candidates(summary: Json) -> list[str]:
     return [name for name in ranked(summary) if not name.endswith(TRUE_DURATIONS)]
 
 
-def table(summary: Json, title: str = "", width: int = WIDE) -> Table:
+def summary_table(summary: Json, title: str = "", width: int = WIDE) -> Table:
     """The summary as people read it, with as many columns as there is room for. Lower cost is better."""
     bound = f"pool without topology {summary['bound']['cost']:.3f}"
     out = Table(title=f"{title + ': ' if title else ''}cost against {short_name(summary['reference'])} ({bound})")
     heads = next(heads for least, heads in COLUMNS.items() if width >= least)
     for head in heads:  # names are told in full, on several lines: two rules may differ at their ends alone
-        left, whole = head in ("policy", ""), head != "policy"
-        out.add_column(head, justify="left" if left else "right", overflow="fold", no_wrap=whole)
-    for name in ranked(summary):
-        texts = dict(zip(HEADS, row_of(name, summary["policies"][name], summary["reference"]), strict=True))
-        out.add_row(*(texts[head] for head in heads))
+        justify: JustifyMethod = "left" if head in LEFT else "right"
+        out.add_column(head, justify=justify, overflow="fold", no_wrap=head != "policy")
+    for row in summary_rows(summary, heads):
+        out.add_row(*row)
     for label, group in summary["seeds"].items():
         line = [
             f"{label}, {len(group['policies'])} seeds: IQM", f"{group['iqm']['mean']:.3f}",
-            span(group["iqm_difference"]), verdict(group["iqm_difference"]["verdict"]),
+            span(group["iqm_difference"]), VERDICTS[group["iqm_difference"]["verdict"]],
             f"P(better) {group['probability_of_improvement']['mean']:.2f}",
         ]  # fmt: skip
         out.add_section()
@@ -74,32 +73,47 @@ def table(summary: Json, title: str = "", width: int = WIDE) -> Table:
     return out
 
 
-def row_of(name: str, row: Json, reference: str) -> list[str]:
-    """One policy's row: the texts under the heads of `table`."""
+def summary_markdown(summary: Json, heads: Sequence[str] = HEADS) -> str:
+    """The summary as a Markdown table with these of its columns, cheapest policy first."""
+    names = {"": "verdict", "difference [95 %]": f"difference to {short_name(summary['reference'])} [95 %]"}
+    rules = ["---" if head in LEFT else "---:" for head in heads]
+    rows = ["| " + " | ".join(row) + " |" for row in ([names.get(h, h) for h in heads], *summary_rows(summary, heads))]
+    return "\n".join([rows[0], "|" + "|".join(rules) + "|", *rows[1:]])
+
+
+def summary_rows(summary: Json, heads: Sequence[str] = HEADS) -> list[list[str]]:
+    """The texts under these heads, one row per policy, cheapest first."""
+    return [[policy_row(summary, name)[head] for head in heads] for name in ranked(summary)]
+
+
+def policy_row(summary: Json, name: str) -> dict[str, str]:
+    """Head -> text of one policy."""
+    row, is_reference = summary["policies"][name], name == summary["reference"]
     mean = row["mean"]
-    return [
-        short_name(name),
-        f"{mean['cost']:.3f}",
-        "reference" if name == reference else span(row["difference"]),
-        "" if name == reference else verdict(row["difference"]["verdict"]),
-        "" if name == reference else closed(row["gap_closed"]),
-        number(mean["hero_wait"], 1),
-        number(mean["other_wait"], 2),
-        f"{mean['lost']:.4f}",
-        f"{mean['evictions']:.0f}",
-        f"{100 * mean['stall']:.0f} %",
-        f"{mean['slots_16']:.2f}",
-    ]
+    return {
+        "policy": short_name(name),
+        "cost": f"{mean['cost']:.3f}",
+        "difference [95 %]": "reference" if is_reference else span(row["difference"]),
+        "": "" if is_reference else VERDICTS[row["difference"]["verdict"]],
+        "gap closed": "" if is_reference else share_closed(row["gap_closed"]),
+        "hero wait h": decimals(mean["hero_wait"], 1),
+        "other wait h": decimals(mean["other_wait"], 2),
+        "lost": f"{mean['lost']:.4f}",
+        "evictions": f"{mean['evictions']:.0f}",
+        "stall": f"{100 * mean['stall']:.0f} %",
+        "16-slots": f"{mean['slots_16']:.2f}",
+    }
 
 
-def closed(share: float | None) -> str:
+def share_closed(share: float | None) -> str:
     """The share of a gap that is closed; where it is widened instead, by how much says little."""
     if share is None:
         return "no gap"
     return f"{100 * share:.0f} %" if share > -0.005 else "none"
 
 
-def number(value: float | None, digits: int) -> str:
+def decimals(value: float | None, digits: int) -> str:
+    """A number with so many decimals; a dash if there is none."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 
@@ -108,21 +122,3 @@ def span(interval: Json) -> str:
     if interval["low"] is None or interval["high"] is None:
         return f"{interval['mean']:+.3f}"
     return f"{interval['mean']:+.3f} [{interval['low']:+.3f}, {interval['high']:+.3f}]"
-
-
-def verdict(word: str) -> str:
-    """What the interval of a difference of cost says."""
-    return {"lower": "better", "higher": "worse", "tie": "tie", "reference": ""}[word]
-
-
-def markdown(summary: Json, heads: tuple[str, ...] = HEADS) -> str:
-    """The summary as a Markdown table with these of its columns, cheapest policy first."""
-    names = {"": "verdict", "difference [95 %]": f"difference to {short_name(summary['reference'])} [95 %]"}
-    lines = [
-        "| " + " | ".join(names.get(head, head) for head in heads) + " |",
-        "|" + "|".join("---" if head in ("policy", "") else "---:" for head in heads) + "|",
-    ]
-    for name in ranked(summary):
-        texts = dict(zip(HEADS, row_of(name, summary["policies"][name], summary["reference"]), strict=True))
-        lines.append("| " + " | ".join(texts[head] for head in heads) + " |")
-    return "\n".join(lines)

@@ -15,8 +15,8 @@ from agents.evaluation.cases import evaluation_scenario, warm_started
 from agents.evaluation.episodes import Metrics, Played, play_workload, split_seeds
 from agents.evaluation.figures import decay_curve, frontier
 from agents.evaluation.statistics import Interval, mean_known, paired
-from agents.evaluation.summary import describe
-from agents.export import export_policy
+from agents.evaluation.summary import describe_played
+from agents.learning.export import export_policy
 from agents.learning.config import TrainConfig
 from agents.learning.policy import network_of
 from nvlenv.common.files import write_json, written_whole
@@ -63,7 +63,7 @@ class Validation:
             Played({**a.metrics, **b.metrics}, {**a.series, **b.series})
             for a, b in zip(self.played, played, strict=True)
         ]
-        return describe(both, [*self.names, str(policy)], reference)
+        return describe_played(both, [*self.names, str(policy)], reference)
 
     def compare(self, metrics: list[Metrics]) -> dict[str, Interval]:
         """Paired difference of cost against every baseline."""

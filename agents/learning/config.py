@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from agents.evaluation.cells import BASELINE
+from agents.evaluation.compare import BASELINE
 from nvlenv.common.config import Count, Model, NonNegative, Positive, Share
 from nvlenv.envs.scenario import load_scenario
 from nvlenv.policies.resolver import baseline_name

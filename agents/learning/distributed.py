@@ -35,7 +35,7 @@ from stable_baselines3.common.utils import explained_variance
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvStepReturn
 from torch import Tensor
 
-from agents.evaluation.fanout import THREADS, connect
+from agents.evaluation.fanout import THREADS, connect_ray
 from agents.learning.config import TrainConfig
 from agents.learning.memory import keep_freed_memory
 from agents.learning.model import make_env, make_model
@@ -185,7 +185,7 @@ class RemoteEnvs(VecEnv):
     def __init__(self, config: TrainConfig, workers: int) -> None:
         if not 1 <= workers <= config.envs:
             raise InputError("--distributed", "", workers, f"1 to {config.envs}, the simulators of the run")
-        self.ray = connect()
+        self.ray = connect_ray()
         cores = int(self.ray.cluster_resources().get("CPU", 0))
         if workers > cores:  # Ray would wait for more
             raise InputError("--distributed", "", workers, f"at most {cores}, the cores of the Ray cluster")

@@ -14,10 +14,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from agents.evaluation.figures import ONE_SET, gap_closed, has_gap, rack_map, save_into
+from agents.evaluation.figures import ONE_SET, gap_by_set, has_gap, rack_map, save_into
 from agents.evaluation.summary import short_name
-from agents.evaluation.tables import HEADS, candidates, number, ranked, row_of, span, verdict
-from agents.report.words import gap_in_words, headline, hours, standing_in_words
+from agents.evaluation.tables import HEADS, VERDICTS, candidates, decimals, policy_row, ranked, span
+from agents.evaluation.words import gap_in_words, hours, standing_in_words, verdict_in_words
 
 Json = dict[str, Any]
 SCRIPTS = ("state.js", "words.js", "draw.js", "app.js")
@@ -48,7 +48,7 @@ def page(results: Json, replay: Json | None) -> str:
     return pages.get_template("page.html").render(
         results=results,
         label=label,
-        headline=headline(first, best, label),
+        headline=verdict_in_words(first, best, label),
         lede=f"{standing_in_words(first, best)} {gap_in_words(first, best)}",
         cards=_cards(first, best),
         heads=HEADS,
@@ -93,11 +93,11 @@ def _table(label: str, each: Json) -> Json:
     rows = []
     for name in ranked(summary):
         css = "first" if name == usable[0] else "" if name in usable else "told"
-        rows.append((css, row_of(name, summary["policies"][name], summary["reference"])))
+        rows.append((css, [*policy_row(summary, name).values()]))
     for group, found in summary["seeds"].items():
         difference, better = found["iqm_difference"], found["probability_of_improvement"]["mean"]
-        cells = [f"{group}: {len(found['policies'])} training seeds, IQM", number(found["iqm"]["mean"], 3)]
-        cells += [span(difference), verdict(difference["verdict"]), "", f"better in {100 * better:.0f} %"]
+        cells = [f"{group}: {len(found['policies'])} training seeds, IQM", decimals(found["iqm"]["mean"], 3)]
+        cells += [span(difference), VERDICTS[difference["verdict"]], "", f"better in {100 * better:.0f} %"]
         rows.append(("group", cells + [""] * (len(HEADS) - len(cells))))
     return {"label": label, "pool": summary["bound"]["cost"], "baseline": each["baseline"], "rows": rows}
 
@@ -112,7 +112,7 @@ def _figures(results: Json, replay: Json | None) -> list[Json]:
     for name, draw in ONE_SET.items():
         figures.append(_figure(draw(sets[label], order), f"{CAPTIONS[name]} ({label})"))
     if any(has_gap(each) for each in sets.values()):
-        picture = gap_closed({each: sets[each] for each in results["labels"]}, order)
+        picture = gap_by_set({each: sets[each] for each in results["labels"]}, order)
         figures.append(_figure(picture, "How much of the gap each policy closes, by set.", wide=len(sets) > 6))
     return figures
 

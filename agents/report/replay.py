@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from agents.evaluation.cases import Case, make_case
-from agents.evaluation.cells import fingerprint, resolve
+from agents.evaluation.compare import name_on_case, policy_fingerprint
 from agents.evaluation.episodes import Metrics, find_policy, loaded, measure, split_seeds
 from agents.evaluation.figures import class_colours
 from agents.evaluation.summary import known, short_name
 from agents.evaluation.tables import candidates
-from agents.report.words import typical_workload
+from agents.evaluation.words import typical_workload
 from nvlenv.cluster.types import Mode, NodeEventKind, Workload
 from nvlenv.common.errors import InputError
 from nvlenv.envs.scenario import Episode
@@ -78,17 +78,17 @@ def _who_plays(results: Json, each: Json, wanted: Sequence[str], case: Case) -> 
         return [_asked_for(name, names, results["policies"], case) for name in wanted]
     best, reference = names[0], each["summary"]["reference"]
     other = reference if best != reference else names[min(1, len(names) - 1)]
-    return [(name, resolve(name, case)) for name in (best, other)]
+    return [(name, name_on_case(name, case)) for name in (best, other)]
 
 
 def _asked_for(wanted: str, names: Sequence[str], recorded: Json, case: Case) -> tuple[str, str]:
     """A policy by its name in the results, by that in their tables, or by a file (or heuristic) that is the same."""
     called = [name for name in names if name == wanted] or [name for name in names if short_name(name) == wanted]
     if len(called) == 1:
-        return called[0], resolve(called[0], case)
+        return called[0], name_on_case(called[0], case)
     mine = _fingerprint(wanted)
     for name in called or names:
-        if mine and mine == (recorded.get(name) or _fingerprint(resolve(name, case))):
+        if mine and mine == (recorded.get(name) or _fingerprint(name_on_case(name, case))):
             return name, wanted
     expected = f"one of {', '.join(names)}, its name in the table, or a file or folder with the same policy"
     raise InputError("--replay", "", repr(wanted), expected)
@@ -97,7 +97,7 @@ def _asked_for(wanted: str, names: Sequence[str], recorded: Json, case: Case) ->
 def _fingerprint(name: str) -> str:
     """What makes a policy the same one; "": there is none of this name. Raises `InputError` for a damaged file."""
     try:
-        return fingerprint(name)
+        return policy_fingerprint(name)
     except InputError:
         if Path(name).is_file():
             raise

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from agents.evaluate import versions
 from agents.evaluation.cases import evaluation_scenario
+from agents.evaluation.compare import versions
 from agents.evaluation.episodes import SPLITS, find_policy, split_scenario, split_seeds
-from agents.export import LICENCE
+from agents.learning.export import LICENCE
 from agents.learning.network import PlacementNetwork, network_arrays
 from nvlenv.common.errors import InputError
 from nvlenv.common.files import write_json, written_whole

@@ -28,7 +28,7 @@ from nvlenv.common.files import write_text
 from nvlenv.envs.scenario import Scenario, prepare
 from nvlenv.policies.heuristics.rule import PACKINGS, parse_rule
 from nvlenv.policies.play import play
-from nvlenv.policies.resolver import UNTUNED, heuristic
+from nvlenv.policies.resolver import UNTUNED, resolve_policy
 
 SPLIT = "validation"
 FIRST = 4  # workloads of the first round
@@ -64,7 +64,7 @@ class Combination:
 
     @property
     def name(self) -> str:
-        """As `nvlenv.policies.heuristic` reads it."""
+        """As `nvlenv.policies.resolver.resolve_policy` reads it."""
         parts = [self.packing]
         for modifier, parameters in self.modifiers:
             settings = ",".join(f"{key}={value:g}" for key, value in parameters)
@@ -101,7 +101,7 @@ def rule_costs(seed: np.random.SeedSequence, scenario: Scenario, names: Sequence
     costs = []
     for name in names:
         sim = prepare(scenario, episode, sample=False)
-        play(heuristic(name), sim)
+        play(resolve_policy(name), sim)
         costs.append(measure(sim, episode.workload.class_names)["cost"])
     return costs
 

@@ -17,7 +17,7 @@ from agents.study.play import StudySettings, means
 from nvlenv.cluster.types import FloatArray, NodeEventKind
 from nvlenv.envs.scenario import Episode, Scenario, prepare
 from nvlenv.policies.play import play
-from nvlenv.policies.resolver import heuristic
+from nvlenv.policies.resolver import resolve_policy
 
 NAME = "maintenance"
 POLICY = "best-fit+easy+open"
@@ -72,7 +72,7 @@ def _play(scenario: Scenario, seed: np.random.SeedSequence, without_checkpoints:
         jobs = episode.workload
         episode = replace(episode, workload=replace(jobs, checkpoint_interval=np.full(len(jobs), np.inf)))
     sim = prepare(scenario, episode, sample=False)
-    play(heuristic(POLICY), sim)
+    play(resolve_policy(POLICY), sim)
     metrics = measure(sim, episode.workload.class_names)
     return {**metrics, "gpu_hours_lost": float(sim.clock["lost"][0])}
 

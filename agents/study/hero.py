@@ -16,7 +16,7 @@ from agents.study.page import Study, bars_with_intervals, panels, unframed
 from agents.study.play import StudySettings, at, branch, play_until, with_one_hero
 from nvlenv.cluster.types import FloatArray, IntArray
 from nvlenv.envs.scenario import Scenario, prepare
-from nvlenv.policies.resolver import heuristic
+from nvlenv.policies.resolver import resolve_policy
 from nvlenv.simulator.decision import Policy
 from nvlenv.simulator.state import RUNNING, Sim
 
@@ -48,7 +48,7 @@ class HeroStart:
 def study(settings: StudySettings) -> Study:
     """Let every policy go on from the moment at which the hero arrives."""
     scenario = settings.scenario(NAME)
-    named = {label: heuristic(name) for label, name in POLICIES.items()}
+    named = {label: resolve_policy(name) for label, name in POLICIES.items()}
     policies: dict[str, Policy] = {**named}
     if settings.policy:
         policies[f"learned ({short_name(settings.policy)})"] = find_policy(settings.policy)
@@ -92,7 +92,7 @@ def _play(
     hero_gpus = scenario.hero_share * scenario.cluster_spec().gpus
     episode, hero = with_one_hero(scenario.draw(seed), hero_gpus, ARRIVAL)
     sim = prepare(scenario, episode)
-    play_until(sim, heuristic(HISTORY), at(ARRIVAL))
+    play_until(sim, resolve_policy(HISTORY), at(ARRIVAL))
     results = {label: _go_on(branch(sim, scenario, episode), policy, hero) for label, policy in policies.items()}
     racks = len(sim.racks)
     return sim.cap[:racks, 1].copy(), sim.cap[:racks, -1].copy(), results

@@ -13,7 +13,7 @@ from agents.study.page import Study, panels, unframed
 from agents.study.play import StudySettings, means
 from nvlenv.envs.scenario import Scenario, prepare
 from nvlenv.policies.play import play
-from nvlenv.policies.resolver import heuristic
+from nvlenv.policies.resolver import resolve_policy
 from nvlenv.simulator.state import WAITING
 
 NAME = "verification-incident"
@@ -54,7 +54,7 @@ def _play(scenario: Scenario, seed: np.random.SeedSequence) -> tuple[dict[str, f
     """Metrics and time series of one workload."""
     episode = scenario.draw(seed)
     sim = prepare(scenario, episode)
-    play(heuristic(POLICY), sim)
+    play(resolve_policy(POLICY), sim)
     series = sim.samples[: int(sim.clock["n_samples"][0])]
     waiting, running = series[:, series_column("waiting_gpus")], series[:, series_column("running_gpus")]
     capacity, jobs = int(sim.clock["capacity"][0]), sim.jobs

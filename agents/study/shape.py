@@ -15,7 +15,7 @@ from agents.study.page import Study, panels, unframed
 from agents.study.play import StudySettings, at, play_until, with_one_hero
 from nvlenv.cluster.types import FloatArray, IntArray, Mode
 from nvlenv.envs.scenario import Scenario, prepare
-from nvlenv.policies.resolver import heuristic
+from nvlenv.policies.resolver import resolve_policy
 from nvlenv.simulator.queues import has_quota
 from nvlenv.simulator.state import RUNNING
 
@@ -98,7 +98,7 @@ def _land(scenario: Scenario, seed: np.random.SeedSequence, mode: Mode) -> Landi
     modes[hero] = mode
     # With its share of communication, which a scenario refuses for unconstrained jobs: that is the mistake shown here.
     sim = prepare(scenario, replace(episode, workload=replace(episode.workload, mode=modes)))
-    policy = heuristic(POLICY)
+    policy = resolve_policy(POLICY)
     play_until(sim, policy, at(ARRIVAL))
     admitted = bool(has_quota(sim, hero))
     play_until(sim, policy, lambda now: bool(now.jobs[hero]["status"] == RUNNING))

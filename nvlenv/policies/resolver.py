@@ -1,22 +1,38 @@
-"""Policies: Decision -> Action. Heuristics are composed by name, learned ones are read from files."""
+"""One way from a name or a file to a policy: `resolve_policy`.
+
+    best-fit+fill+easy+open    a heuristic, composed as `nvlenv.policies.heuristics.rule` says
+    kueue-tas                  Kueue's own placement (`nvlenv.policies.kueue`)
+    runs/mine/policy.npz       a policy file (`nvlenv.policies.learned`)
+
+A function from `Decision` to `Action` is a policy as it is.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from nvlenv.common.config import CONFIG_ROOTS, read_yaml
 from nvlenv.common.errors import InputError
-from nvlenv.policies.heuristics.rule import MODIFIERS, PACKINGS, Rule, parse_rule
-from nvlenv.simulator.decision import Action, Decision
+from nvlenv.policies.heuristics.choose import choose
+from nvlenv.policies.heuristics.rule import Rule, parse_rule
+from nvlenv.policies.kueue.policy import KUEUE, KueuePolicy
+from nvlenv.policies.learned import load_policy
+from nvlenv.policies.play import play_rule
+from nvlenv.simulator.decision import Action, Decision, Policy
+from nvlenv.simulator.state import Sim
 
-if TYPE_CHECKING:
-    from nvlenv.policies.kueue.policy import KueuePolicy
-    from nvlenv.simulator.state import Sim
+__all__ = [
+    "BASELINES",
+    "KUEUE",
+    "UNTUNED",
+    "Heuristic",
+    "baseline_name",
+    "fresh_policy",
+    "policy_name",
+    "resolve_policy",
+]
 
-__all__ = ["KUEUE", "MODIFIERS", "PACKINGS", "Heuristic", "Rule", "baseline_name", "heuristic", "parse_rule"]
-
-KUEUE = "kueue-tas"
 BASELINES = "baselines.yaml"  # in configs/; written by agents.tune
 UNTUNED = "best-fit+easy+open"  # the baseline of a scenario for which none was tuned
 
@@ -29,26 +45,38 @@ class Heuristic:
     rule: Rule
 
     def __call__(self, decision: Decision) -> Action:
-        from nvlenv.policies.heuristics.choose import choose
-
+        """The action that the rule takes."""
         return int(choose(decision.sim, self.rule))
 
     def play(self, sim: Sim) -> None:
         """Play an episode to its end inside compiled code."""
-        from nvlenv.policies.play import play_rule
-
         play_rule(sim, self.rule)
 
 
-def heuristic(name: str) -> Heuristic | KueuePolicy:
-    """The heuristic of that name, such as "best-fit+fill+easy+open". Raises `InputError` for an unknown one."""
-    if name == KUEUE:
-        from nvlenv.policies.kueue.policy import KueuePolicy
+def resolve_policy(policy: str | Path | Policy) -> Policy:
+    """The policy of a name, of a policy file (a path, or a name that ends in .npz), or the policy itself.
 
+    Raises `InputError` for a name that means nothing and for a file that is none or does not fit this version.
+    """
+    if isinstance(policy, Path) or (isinstance(policy, str) and policy.endswith(".npz")):
+        return load_policy(policy)
+    if not isinstance(policy, str):
+        return policy
+    if policy == KUEUE:
         return KueuePolicy()
-    if name.startswith(KUEUE):
-        raise InputError("policy", name, repr(name), f"{KUEUE} alone: it places whole jobs in its own way")
-    return Heuristic(name, parse_rule(name))
+    if policy.startswith(KUEUE):
+        raise InputError("policy", policy, repr(policy), f"{KUEUE} alone: it places whole jobs in its own way")
+    return Heuristic(policy, parse_rule(policy))
+
+
+def policy_name(policy: Policy) -> str:
+    """What answers call the policy: its own `name`, else that of its type."""
+    return str(getattr(policy, "name", type(policy).__name__))
+
+
+def fresh_policy(policy: Policy) -> Policy:
+    """The policy without a plan that it may have made for a decision that was taken back."""
+    return KueuePolicy() if isinstance(policy, KueuePolicy) else policy
 
 
 def baseline_name(scenario: str) -> str:

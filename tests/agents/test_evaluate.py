@@ -12,13 +12,14 @@ import pytest
 from rich.console import Console
 
 from agents import evaluate
-from agents.evaluation import cells
+from agents.evaluation import compare
 from agents.evaluation.episodes import measure, play_workload, split_scenario, split_seeds
+from agents.evaluation.tables import summary_table
 from agents.learning.network import network_arrays
 from nvlenv.envs.scenario import Scenario, load_scenario, prepare
 from nvlenv.policies.learned import save_policy
 from nvlenv.policies.play import play
-from nvlenv.policies.resolver import baseline_name, heuristic
+from nvlenv.policies.resolver import baseline_name, resolve_policy
 from nvlenv.simulator.decision import Decision
 from tests.agents.decisions import perturbed
 
@@ -66,7 +67,7 @@ def test_two_runs_of_one_command_give_identical_results(folder: Path, tmp_path: 
 
 
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, results: Any) -> None:
-    original, calls = cells.play_workload, []
+    original, calls = compare.play_workload, []
 
     def interrupted(*arguments: Any) -> Any:
         calls.append(arguments)
@@ -75,7 +76,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: py
         return original(*arguments)
 
     options = ["--policies", *POLICIES, "--set", *SMALL, "--episodes", "3", "--quiet", "--out", str(tmp_path)]
-    monkeypatch.setattr(cells, "play_workload", interrupted)
+    monkeypatch.setattr(compare, "play_workload", interrupted)
     assert evaluate.main([*options, "--shifts", "load+20"]) == 130
     assert not (tmp_path / "results.json").exists()
     again = run(tmp_path, "--shifts", "load+20")
@@ -87,14 +88,14 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: py
 def test_another_policy_is_played_alone_on_workloads_that_are_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, played = cells.play_workload, []
+    original, played = compare.play_workload, []
 
     def noted(seed: Any, scenario: Any, names: Any, *rest: Any) -> Any:
         played.append(list(names))
         return original(seed, scenario, names, *rest)
 
     run(tmp_path)
-    monkeypatch.setattr(cells, "play_workload", noted)
+    monkeypatch.setattr(compare, "play_workload", noted)
     run(tmp_path, "--policies", *POLICIES, "first-fit")
 
     assert played == [["first-fit"]] * 3
@@ -142,13 +143,13 @@ def test_planted_policies_are_told_apart_in_the_table(small: Scenario) -> None:
     """Equal: the same rule under a name with its default spelled out. Worse: LeastAllocated."""
     equal = "best-fit+easy(share=0)+open"
 
-    results, _ = evaluate.evaluate(small, ["best-fit+easy+open", equal, "least-allocated"], 12, quiet=True)
+    results, _ = compare.compare_on_scenario(small, ["best-fit+easy+open", equal, "least-allocated"], 12, quiet=True)
 
     rows = results["summary"]["policies"]
     assert rows[equal]["difference"]["verdict"] == "tie"
     assert rows["least-allocated"]["difference"]["verdict"] == "higher"
     text = Console(width=200, file=io.StringIO())
-    text.print(evaluate.table(results["summary"]))
+    text.print(summary_table(results["summary"]))
     lines = text.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert any("least-allocated" in line and "worse" in line for line in lines)
     assert any(equal in line and "tie" in line for line in lines)
@@ -201,7 +202,7 @@ def test_splits_of_a_trace_replay_disjoint_times(tmp_path: Path) -> None:
 def test_asking_a_policy_decision_by_decision_gives_what_the_compiled_loop_gives() -> None:
     scenario = load_scenario("lab-16", SMALL)
     episode = scenario.draw(split_seeds(0, "validation", 1)[0])
-    rule = heuristic("best-fit+fill+easy+open")
+    rule = resolve_policy("best-fit+fill+easy+open")
 
     def asked(decision: Decision) -> int:
         return rule(decision)

@@ -15,7 +15,7 @@ from agents.search.evolution import HISTORY, POLICY, STATE, STEPS, RelativeCost,
 from nvlenv.engine import load_policy
 from nvlenv.envs.scenario import Scenario
 from nvlenv.policies.learned import LearnedPolicy, fingerprint, read_policy_file, save_policy
-from nvlenv.policies.resolver import heuristic
+from nvlenv.policies.resolver import resolve_policy
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_candidates_of_a_generation_play_the_same_workloads_and_the_next_one_pla
 
 def test_a_worse_policy_is_judged_worse(small_file: str) -> None:
     judge = RelativeCost([(small_file, 8)], "train", seed=0, threads=1)
-    good, bad = judge([heuristic("best-fit+easy+open"), heuristic("least-allocated")], 0)
+    good, bad = judge([resolve_policy("best-fit+easy+open"), resolve_policy("least-allocated")], 0)
     assert good < bad
 
 

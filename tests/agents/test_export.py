@@ -13,7 +13,7 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3.common.envs import IdentityEnv
 
 from agents import export
-from agents.export import export_onnx, export_policy, load_network
+from agents.learning.export import export_onnx, export_policy, load_network
 from agents.learning.network import PlacementNetwork
 from agents.learning.policy import PlacementPolicy
 from nvlenv.engine import load_policy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agents.lookahead import Labels, collect, gains, main, without_keeping
+from agents.lookahead import Labels, collect_labels, gains, main, without_keeping
 from nvlenv.envs.scenario import Scenario, prepare
 from nvlenv.policies.heuristics.choose import choose
 from nvlenv.policies.heuristics.rule import parse_rule
@@ -47,7 +47,7 @@ def by_hand(scenario: Scenario, seed: np.random.SeedSequence) -> list[tuple[bool
 def test_a_label_is_the_difference_of_two_futures(small: Scenario) -> None:
     seed = np.random.SeedSequence(5)
 
-    labels, expected = collect(small, RULE, [seed], every=1, hours=HOURS), by_hand(small, seed)
+    labels, expected = collect_labels(small, RULE, [seed], every=1, hours=HOURS), by_hand(small, seed)
 
     assert len(expected) > 30
     assert labels.held.tolist() == [held for held, _ in expected]
@@ -57,7 +57,7 @@ def test_a_label_is_the_difference_of_two_futures(small: Scenario) -> None:
 
 def test_one_in_so_many_decisions_is_labelled_and_always_the_same(small: Scenario) -> None:
     seeds = np.random.SeedSequence(1).spawn(3)
-    every, all_, again = (collect(small, RULE, seeds, n, HOURS, threads) for n, threads in ((10, 1), (1, 2), (10, 2)))
+    every, all_, again = (collect_labels(small, RULE, seeds, n, HOURS, threads) for n, threads in ((10, 1), (1, 2), (10, 2)))
     assert len(all_.advantage) / 20 < len(every.advantage) < len(all_.advantage) / 5
     assert all(np.array_equal(a, b) for a, b in zip(every, again, strict=True))
 

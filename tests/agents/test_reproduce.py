@@ -84,7 +84,7 @@ def test_ctrl_c_in_a_step_ends_in_one_line(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("agents.evaluate.evaluate_case", interrupted)
+    monkeypatch.setattr("agents.evaluate.compare_on_case", interrupted)
 
     assert reproduce.main([*arguments(project), "--folder", str(tmp_path)]) == 130
     assert capsys.readouterr().err == "\ninterrupted; the same command goes on\n"

@@ -16,7 +16,7 @@ from agents.tune import main
 from nvlenv.envs.scenario import Scenario
 from nvlenv.policies import resolver
 from nvlenv.policies.heuristics.rule import MODIFIERS, PACKINGS
-from nvlenv.policies.resolver import Heuristic, baseline_name, heuristic
+from nvlenv.policies.resolver import Heuristic, baseline_name, resolve_policy
 
 FEW = [Combination(packing) for packing in ("first-fit", "least-allocated", "best-fit")]
 EASY = Combination("best-fit", (("hold", ()), ("easy", (("spare", 1),)), ("open", ())))
@@ -31,7 +31,7 @@ def test_every_packing_rule_meets_every_known_modifier() -> None:
     names = [candidate.name for candidate in all_combinations()]
 
     assert len(set(names)) == len(names)
-    assert all(isinstance(heuristic(name), Heuristic) for name in names)
+    assert all(isinstance(resolve_policy(name), Heuristic) for name in names)
     assert {name.split("+")[0] for name in names} == set(PACKINGS)
     assert all(any(f"+{modifier}" in name for name in names) for modifier in MODIFIERS if modifier != "drain")
     assert not any("drain" in name or "patience" in name for name in names)

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 import torch
 
-from agents.export import export_onnx, export_policy
+from agents.learning.export import export_onnx, export_policy
 from agents.learning.config import TrainConfig
 from agents.learning.model import make_model
 from agents.learning.policy import network_of

@@ -19,11 +19,11 @@ LARGE = (
     PEAK
     + """
 from nvlenv.envs.scenario import prepare
-from nvlenv.policies import heuristic
+from nvlenv.policies.resolver import resolve_policy
 from tests.benchmarks.support.work import RULE, lab
 scenario, episode = lab(1000, 1.0e5, "workload.jobs=1000000")
 sim = prepare(scenario, episode, sample=False)
-heuristic(RULE).play(sim)
+resolve_policy(RULE).play(sim)
 print(len(episode.workload), int((sim.jobs["finish"] < float("inf")).sum()), peak())
 """
 )

@@ -19,7 +19,7 @@ from scipy.sparse import coo_array
 
 from nvlenv.cluster.types import Mode
 from nvlenv.policies.play import play
-from nvlenv.policies.resolver import heuristic
+from nvlenv.policies.resolver import resolve_policy
 from nvlenv.simulator.load import Rules, load
 from nvlenv.simulator.state import Dims, Sim, allocate, copy_into
 from nvlenv.simulator.step import advance, step
@@ -73,7 +73,7 @@ class Toy:
     def cost(self, name: str) -> float:
         """Weighted waiting of a heuristic."""
         sim = self.simulator()
-        play(heuristic(name), sim)
+        play(resolve_policy(name), sim)
         assert sim.clock[0]["n_waiting"] == sim.clock[0]["n_running"] == 0
         return float(sim.clock[0]["waiting"])
 

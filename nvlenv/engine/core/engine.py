@@ -23,7 +23,7 @@ from nvlenv.engine.core.attempt import Attempt, No, Plan
 from nvlenv.engine.core.book import Book, Held, names
 from nvlenv.engine.core.build import NO_QUEUE, crowded, live_of, queues_of, seat_rest, set_state
 from nvlenv.engine.core.defrag import clearings
-from nvlenv.engine.core.explain import SHOWN, by_size, fresh, load, name_of
+from nvlenv.engine.core.explain import SHOWN, by_size
 from nvlenv.engine.core.live import Row
 from nvlenv.engine.core.parts import Part, parts_of
 from nvlenv.engine.core.replacement import replace_node
@@ -31,6 +31,7 @@ from nvlenv.engine.model.answers import Cause, Clearing, Eviction, Loss, NodeLos
 from nvlenv.engine.model.jobs import JobRequest, check_job
 from nvlenv.engine.model.settings import Settings
 from nvlenv.engine.model.snapshot import ClusterSnapshot, Job, NodeState, Pod
+from nvlenv.policies.resolver import fresh_policy, policy_name, resolve_policy
 from nvlenv.simulator.decision import Policy
 from nvlenv.simulator.events import finish
 from nvlenv.simulator.state import SLOT_SIZES
@@ -68,7 +69,7 @@ class PlacementEngine:
         at: float | None = None,
     ) -> None:
         self.settings = settings or Settings()
-        self.policy = load(policy)
+        self.policy = resolve_policy(policy)
         self._began = self._last = time.time() if at is None else float(at)
         self._cluster = cluster
         self._turn = 0
@@ -230,9 +231,9 @@ class PlacementEngine:
             rows = self._queue_up(name, [part.row for part in parts])
             found: Plan | No | None = self._behind(name, rows[0])
             if found is None:
-                attempt = Attempt(self._live, self._book, fresh(self.policy), self._turns(), shown)
+                attempt = Attempt(self._live, self._book, fresh_policy(self.policy), self._turns(), shown)
                 found = attempt.run(job, parts, rows)
-            why = Why(name_of(self.policy), "", tuple(found.steps), tuple(notes))
+            why = Why(policy_name(self.policy), "", tuple(found.steps), tuple(notes))
             if isinstance(found, Plan):
                 speed = min(float(self._live.sim.jobs["speed"][row]) for row in rows)
                 evictions = (*self._verified(found), *found.evictions)
@@ -301,7 +302,7 @@ class PlacementEngine:
         gpus = sum(part.row.gpus for part in parts)
         if not held.ours or held.job.gpus != gpus:
             raise InputError(f"job {name}", "name", f"that of a running job of {held.job.gpus} GPUs", "a new name")
-        why = Why(name_of(self.policy), "it was placed before")
+        why = Why(policy_name(self.policy), "it was placed before")
         return Placed(name, held.bindings, (), held.speed, why)
 
     def _commit(self, job: JobRequest, plan: Plan, answer: Placed) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -16,7 +15,7 @@ from nvlenv.engine.core.live import Live, count_states
 from nvlenv.engine.core.parts import Part
 from nvlenv.engine.model.answers import Candidate, Cause
 from nvlenv.policies.heuristics.rule import NO_OPEN, OPEN_HERO, PACKINGS, Rule
-from nvlenv.policies.resolver import KUEUE, Heuristic, heuristic
+from nvlenv.policies.resolver import Heuristic, policy_name
 from nvlenv.simulator.decision import Action, Decision, Policy
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -59,26 +58,6 @@ class Verdict:
     could_place: bool  # some rack, or fill, was legal
 
 
-def load(policy: Policy | str | Path) -> Policy:
-    """The policy of a name, of a file, or the policy itself. `InputError` for what is none of them."""
-    if not isinstance(policy, str | Path):
-        return policy
-    if isinstance(policy, Path) or policy.endswith(".npz"):
-        from nvlenv.policies.learned import load_policy
-
-        return load_policy(policy)
-    return heuristic(policy)
-
-
-def fresh(policy: Policy) -> Policy:
-    """The policy without a plan that it may have made for a decision that was taken back."""
-    return heuristic(KUEUE) if name_of(policy) == KUEUE else policy
-
-
-def name_of(policy: Policy) -> str:
-    return str(getattr(policy, "name", type(policy).__name__))
-
-
 def judge(
     policy: Policy, decision: Decision, racks: tuple[str, ...], job_name: Callable[[int], str], shown: int
 ) -> Verdict:
@@ -88,7 +67,7 @@ def judge(
     if isinstance(policy, Scored):
         return _judge_learned(policy, decision, racks, shown)
     action = policy(decision)
-    said = f"{name_of(policy)}: {_say(decision, action, racks)}"
+    said = f"{policy_name(policy)}: {_say(decision, action, racks)}"
     none = np.zeros((decision.layout.size, 0))
     return _verdict(decision, action, said, none, np.arange(decision.layout.size), {}, racks, shown)
 

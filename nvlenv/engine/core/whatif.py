@@ -15,8 +15,6 @@ import numpy as np
 from nvlenv.cluster.types import ClusterSpec, Workload
 from nvlenv.common.errors import InputError
 from nvlenv.engine.core.build import queues_of, row_of, seat_of
-from nvlenv.engine.core.explain import load as load_policy
-from nvlenv.engine.core.explain import name_of
 from nvlenv.engine.core.live import Seat, seat_all, workload_of
 from nvlenv.engine.core.parts import parts_of
 from nvlenv.engine.model.answers import Answer
@@ -24,6 +22,7 @@ from nvlenv.engine.model.jobs import JobRequest, check_job
 from nvlenv.engine.model.settings import Settings
 from nvlenv.engine.model.snapshot import ClusterSnapshot, NodeState
 from nvlenv.policies.play import play
+from nvlenv.policies.resolver import policy_name, resolve_policy
 from nvlenv.simulator.decision import Policy
 from nvlenv.simulator.forecast import OVERDUE_FACTOR, SHORTEST_ESTIMATE
 from nvlenv.simulator.load import load
@@ -96,7 +95,7 @@ def play_forward(
     """
     stage = _stage(cluster, hero, at, hours, settings or Settings())
     usual = tuple(class_weights(arrivals, stage.spec).values())
-    players = [load_policy(policy) for policy in policies]
+    players = [resolve_policy(policy) for policy in policies]
     seeds = np.random.SeedSequence(seed).spawn(draws)
     works = [draw_workload(_timed(arrivals, hours), stage.spec, one) for one in seeds]
     return tuple(_forecast(stage, player, works, usual) for player in players)
@@ -171,7 +170,7 @@ def _forecast(stage: Stage, policy: Policy, works: Sequence[Workload], usual: tu
         evictions.append(int(sim.clock["evictions"][0]))
     every = np.concatenate(waits)
     wait = float(every.mean()) if len(every) else 0.0
-    return Forecast(name_of(policy), tuple(starts), wait, float(np.mean(evictions)))
+    return Forecast(policy_name(policy), tuple(starts), wait, float(np.mean(evictions)))
 
 
 def _prepare(stage: Stage, arriving: Workload, usual: tuple[float, ...]) -> Sim:

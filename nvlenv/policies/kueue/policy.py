@@ -23,23 +23,15 @@ import numpy as np
 
 from nvlenv.cluster.types import Mode as JobMode
 from nvlenv.common.kernel import kernel
-from nvlenv.policies.kueue_tas import (
-    HOSTNAME,
-    Failure,
-    Layer,
-    Mode,
-    Node,
-    PodSet,
-    Snapshot,
-    TopologyRequest,
-)
-from nvlenv.policies.resolver import KUEUE
+from nvlenv.policies.kueue.snapshot import Snapshot
+from nvlenv.policies.kueue.types import HOSTNAME, Failure, Layer, Mode, Node, PodSet, TopologyRequest
 from nvlenv.simulator.decision import Action, Decision
 from nvlenv.simulator.events import start
 from nvlenv.simulator.occupancy import occupy
 from nvlenv.simulator.state import Sim
 from nvlenv.simulator.step import advance, step
 
+KUEUE = "kueue-tas"
 GPU, PODS, MANY_PODS = "gpu", "pods", 1_000_000
 
 

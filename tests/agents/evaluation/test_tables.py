@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from agents.evaluation.summary import short_name
-from agents.evaluation.tables import COLUMNS, HEADS, table
+from agents.evaluation.tables import COLUMNS, HEADS, summary_table
 
 RELEASE = Path(__file__).parents[3] / "checkpoints" / "release" / "metrics.json"
 
@@ -25,7 +25,7 @@ def summary() -> dict[str, Any]:
 @pytest.mark.parametrize("width", [70, 80, 120, 200])
 def test_names_are_told_in_full_at_any_width(width: int, summary: dict[str, Any]) -> None:
     console = Console(width=width, record=True, file=StringIO())
-    console.print(table(summary, width=width))
+    console.print(summary_table(summary, width=width))
     lines = console.export_text().splitlines()
 
     cells = "".join(line.split("│")[1].strip() for line in lines if line.startswith("│"))

@@ -13,7 +13,7 @@ from nvlenv.common.errors import InputError
 from nvlenv.envs.batch import Batch
 from nvlenv.envs.scenario import load_scenario
 from nvlenv.policies.observation import JOB_FEATURES, N_CLUSTER, N_JOB, N_RACK, RACK_FEATURES
-from nvlenv.policies.resolver import heuristic
+from nvlenv.policies.resolver import resolve_policy
 from nvlenv.simulator.decision import Decision
 from tests.agents.decisions import perturbed, record
 
@@ -110,7 +110,7 @@ def test_the_first_gradient_step_reaches_every_parameter() -> None:
 
 def test_untrained_it_keeps_capacity_for_the_most_urgent_job_and_opens_the_cheapest_racks() -> None:
     network = PlacementNetwork()
-    rule = heuristic("slurm-block+delay(hours=8)+easy(slices=1,patience=20)+drain+open")
+    rule = resolve_policy("slurm-block+delay(hours=8)+easy(slices=1,patience=20)+drain+open")
     batch = Batch(load_scenario("lab-16"), 1, np.random.SeedSequence(3))
     kinds, compromises = {"place": 0, "open": 0, "hold": 0}, 0
     drains, patience = (JOB[name] for name in ("drains", "patience"))

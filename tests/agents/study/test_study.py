@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.export import export_policy
+from agents.learning.export import export_policy
 from agents.learning.network import PlacementNetwork
 from agents.study import drains, hero, incident, shape
 from agents.study.__main__ import main
@@ -23,7 +23,7 @@ from agents.study.play import StudySettings, at, branch, play_until, with_one_he
 from nvlenv.cluster.collectives import communication_ratio
 from nvlenv.cluster.types import Mode
 from nvlenv.envs.scenario import load_scenario, prepare
-from nvlenv.policies.resolver import heuristic
+from nvlenv.policies.resolver import resolve_policy
 
 FEW = StudySettings(episodes=2)
 SAID = {drains.WORN: r"cost (\d+) GPU-hours", drains.BARE: r"no checkpoints, (\d+)\."}
@@ -108,7 +108,7 @@ def test_the_hero_finds_a_third_of_the_cluster_empty_and_no_rack_open() -> None:
     for seed in StudySettings(episodes=6).seeds():
         episode, _ = with_one_hero(scenario.draw(seed), 288, hero.ARRIVAL)
         sim = prepare(scenario, episode)
-        play_until(sim, heuristic(hero.HISTORY), at(hero.ARRIVAL))
+        play_until(sim, resolve_policy(hero.HISTORY), at(hero.ARRIVAL))
         free.append(sim.cap[-1, 1] / 1152)
         slots.append((sim.cap[:16, 4] // 16).sum())
 
@@ -156,11 +156,11 @@ def test_a_branch_leaves_the_simulator_where_it_was() -> None:
     scenario = load_scenario(hero.NAME)
     episode, _ = with_one_hero(scenario.draw(np.random.SeedSequence(1)), 288, 20.0)
     sim = prepare(scenario, episode)
-    play_until(sim, heuristic("best-fit"), at(20.0))
+    play_until(sim, resolve_policy("best-fit"), at(20.0))
     before = sim.clock.tobytes()
 
     twin = branch(sim, scenario, episode)
-    assert not play_until(twin, heuristic("best-fit"), at(1000.0))
+    assert not play_until(twin, resolve_policy("best-fit"), at(1000.0))
 
     assert twin.clock["now"] > sim.clock["now"] and sim.clock.tobytes() == before
 

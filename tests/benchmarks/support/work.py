@@ -17,7 +17,7 @@ from nvlenv.envs.batch import Batch
 from nvlenv.envs.scenario import Episode, Scenario, load_scenario, prepare
 from nvlenv.policies.heuristics.choose import choose
 from nvlenv.policies.heuristics.rule import parse_rule
-from nvlenv.policies.resolver import heuristic
+from nvlenv.policies.resolver import resolve_policy
 from nvlenv.simulator.state import Sim
 from nvlenv.simulator.step import advance, step
 
@@ -57,7 +57,7 @@ def record(scenario: Scenario, episode: Episode) -> list[int]:
 
 def play(scenario: Scenario, episode: Episode) -> float:
     """CPU seconds in which best fit plays an episode."""
-    sim, policy = prepare(scenario, episode, sample=False), heuristic(RULE)
+    sim, policy = prepare(scenario, episode, sample=False), resolve_policy(RULE)
     begin = time.process_time()
     policy.play(sim)
     return time.process_time() - begin

@@ -18,7 +18,7 @@ from nvlenv.engine.model.snapshot import ClusterSnapshot, Node, make_snapshot
 from nvlenv.envs.scenario import Scenario, prepare
 from nvlenv.policies.kueue.types import Layer
 from nvlenv.policies.learned import load_policy, save_policy
-from nvlenv.policies.resolver import heuristic
+from nvlenv.policies.resolver import resolve_policy
 from nvlenv.simulator.decision import ActionLayout, Decision, Policy
 from nvlenv.simulator.state import DONE, RUNNING, WAITING, Sim
 from nvlenv.simulator.step import advance, apply
@@ -164,7 +164,7 @@ def assert_same(history: History, controller: Controller) -> None:
 def test_an_episode_replayed_through_the_engine_gives_the_same_placements(
     make_small: Callable[..., Scenario], name: str
 ) -> None:
-    history, controller, _ = replay(make_small("episode.hours=200", "workload.load=0.9"), heuristic(name), seed=2)
+    history, controller, _ = replay(make_small("episode.hours=200", "workload.load=0.9"), resolve_policy(name), seed=2)
 
     assert len(history.starts) > 100
     assert_same(history, controller)

@@ -14,7 +14,7 @@ from nvlenv.cluster.types import Mode
 from nvlenv.envs.scenario import Scenario, prepare
 from nvlenv.policies.heuristics.choose import choose
 from nvlenv.policies.heuristics.rule import OPEN_CHEAPEST, OPEN_HERO, PACKINGS, Rule, parse_rule
-from nvlenv.policies.resolver import heuristic
+from nvlenv.policies.resolver import resolve_policy
 from nvlenv.simulator.forecast import refresh_for
 from nvlenv.simulator.state import Sim, copy_into
 from nvlenv.simulator.step import advance, apply, step
@@ -237,7 +237,7 @@ def test_it_does_so_in_a_busy_lab(seed: int, make_small: Callable[..., Scenario]
 def test_a_heuristic_never_does_what_is_illegal(name: str, case: Case) -> None:
     sim = case.load()
 
-    heuristic(name).play(sim)  # type: ignore[union-attr]
+    resolve_policy(name).play(sim)  # type: ignore[union-attr]
 
     assert sim.clock[0]["done"] == 1
     assert sim.clock[0]["illegal"] == 0
@@ -249,7 +249,7 @@ def test_easy_lets_short_jobs_pass_and_long_ones_wait() -> None:
         busy = {"duration": 2.0, "estimate": 2.0}
         hero = gang(6, slice_nodes=3, priority=1)
         sim = occupied(whole_racks(1, 1, size=3), [hero, gang(1, estimate=estimate)], fillers=busy, slice_nodes=3)
-        return nodes_by_rack(sim, heuristic(name)) if sim.clock[0]["current"] >= 0 else {}
+        return nodes_by_rack(sim, resolve_policy(name)) if sim.clock[0]["current"] >= 0 else {}
 
     assert outcome(1.5, "best-fit+easy") == {0: 1}
     assert outcome(2.5, "best-fit+easy") == {}
@@ -261,7 +261,7 @@ def test_easy_with_spare_gives_away_the_nodes_that_the_hero_does_not_need() -> N
         busy = {"duration": 2.0, "estimate": 2.0}
         hero = gang(4, slice_nodes=2, priority=1)
         sim = occupied(whole_racks(1, 1, size=3), [hero, gang(1, estimate=9.0)], fillers=busy, slice_nodes=2)
-        return nodes_by_rack(sim, heuristic(name))
+        return nodes_by_rack(sim, resolve_policy(name))
 
     assert outcome("best-fit+easy") == {}
     assert outcome("best-fit+easy(spare=1)") == {0: 1}
@@ -275,21 +275,25 @@ def test_fill_goes_on_where_it_touches_nothing_reserved() -> None:
     racks = [[4, 0, 0], [4, 0, 0], [1, 1, 1]]
     sim = occupied(racks, [hero, small], fillers=busy, slice_nodes=3)
 
-    assert place_one(sim, heuristic("best-fit+fill+easy")) == {2: 3}
+    assert place_one(sim, resolve_policy("best-fit+fill+easy")) == {2: 3}
 
 
 def test_hold_keeps_the_last_ready_rack_for_a_while() -> None:
     def sim() -> Sim:
         return occupied(whole_racks(16, 0, size=18), [gang(1)])
 
-    assert nodes_by_rack(sim(), heuristic("best-fit+hold")) == {}
-    assert nodes_by_rack(sim(), heuristic("best-fit+hold(hours=0)")) == {0: 1}
-    assert nodes_by_rack(occupied(whole_racks(18, 0), [gang(1)]), heuristic("best-fit+hold")) == {0: 1}  # 17 are left
+    assert nodes_by_rack(sim(), resolve_policy("best-fit+hold")) == {}
+    assert nodes_by_rack(sim(), resolve_policy("best-fit+hold(hours=0)")) == {0: 1}
+    assert nodes_by_rack(occupied(whole_racks(18, 0), [gang(1)]), resolve_policy("best-fit+hold")) == {
+        0: 1
+    }  # 17 are left
 
 
 def test_delay_waits_for_one_rack_only_if_there_could_be_one() -> None:
     def outcome(nodes: int) -> dict[int, int]:
-        return nodes_by_rack(occupied(whole_racks(2, 2, size=3), [gang(nodes, PREFERRED)]), heuristic("best-fit+delay"))
+        return nodes_by_rack(
+            occupied(whole_racks(2, 2, size=3), [gang(nodes, PREFERRED)]), resolve_policy("best-fit+delay")
+        )
 
     assert outcome(2) == {0: 2}
     assert outcome(3) == {}

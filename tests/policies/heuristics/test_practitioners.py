@@ -10,7 +10,7 @@ import pytest
 from nvlenv.envs.scenario import load_scenario, scenario_names
 from nvlenv.policies.heuristics.rule import PACKINGS
 from nvlenv.policies.kueue.policy import Ground
-from nvlenv.policies.resolver import heuristic
+from nvlenv.policies.resolver import resolve_policy
 from tests.policies.heuristics.states import (
     PREFERRED,
     REQUIRED,
@@ -34,15 +34,15 @@ def test_holes_are_filled_before_whole_racks_are_touched() -> None:
     six_pods = {"gpus": 6, "gpus_per_pod": 1}
     racks = racks_of_72(72, 72, 70, 71, 3)
 
-    assert place_one(occupied(racks, [six_pods]), heuristic("best-fit+fill")) == {4: 3, 2: 3}
+    assert place_one(occupied(racks, [six_pods]), resolve_policy("best-fit+fill")) == {4: 3, 2: 3}
     # Without fill the job stays together in the fullest rack that holds it, and the small hole remains.
-    assert place_one(occupied(racks, [six_pods]), heuristic("best-fit")) == {2: 6}
+    assert place_one(occupied(racks, [six_pods]), resolve_policy("best-fit")) == {2: 6}
 
 
 def test_single_pods_fill_the_holes_one_by_one() -> None:
     sim = occupied(racks_of_72(72, 72, 70, 71, 3), [{"gpus": 1}] * 6)
 
-    assert place_all(sim, heuristic("best-fit"), 6) == [{4: 1}] * 3 + [{2: 1}] * 3
+    assert place_all(sim, resolve_policy("best-fit"), 6) == [{4: 1}] * 3 + [{2: 1}] * 3
 
 
 def test_small_pods_take_single_gpus_before_a_whole_node() -> None:
@@ -50,7 +50,7 @@ def test_small_pods_take_single_gpus_before_a_whole_node() -> None:
     sim = occupied([[4, 1, 1, 1, 1]], [four_pods])
 
     kueue = Ground(sim).place(sim)
-    place_one(sim, heuristic("best-fit"))
+    place_one(sim, resolve_policy("best-fit"))
 
     assert sim.nodes["free"].tolist() == [4, 0, 0, 0, 0]
     assert kueue == {0: 4}  # Kueue's BestFit eats the whole node
@@ -59,14 +59,14 @@ def test_small_pods_take_single_gpus_before_a_whole_node() -> None:
 def test_a_tie_between_racks_goes_to_the_fuller_block() -> None:
     sim = occupied(whole(3, 18, 18, 3, 4, 18), [gang(3)], blocks=[0, 0, 0, 1, 1, 1])
 
-    assert nodes_by_rack(sim, heuristic("hierarchical-best-fit")) == {3: 3}
+    assert nodes_by_rack(sim, resolve_policy("hierarchical-best-fit")) == {3: 3}
 
 
 @pytest.mark.parametrize("name", [*SENSIBLE, "kueue-tas"])
 def test_slices_take_the_racks_that_they_fill(name: str) -> None:
     sim = occupied(whole(14, 18, 16, 16, size=18), [gang(32, slice_nodes=16)])
 
-    assert nodes_by_rack(sim, heuristic(name)) == {2: 16, 3: 16}
+    assert nodes_by_rack(sim, resolve_policy(name)) == {2: 16, 3: 16}
 
 
 def test_a_job_of_more_nodes_than_a_rack_promises_is_warned_about() -> None:
@@ -90,7 +90,7 @@ def test_a_job_that_fits_the_promise_is_not() -> None:
 def test_segments_spread_over_blocks_that_hold_one_each(name: str) -> None:
     sim = occupied(whole(17, 17, 17), [gang(36, slice_nodes=12)])
 
-    assert nodes_by_rack(sim, heuristic(name)) == {0: 12, 1: 12, 2: 12}
+    assert nodes_by_rack(sim, resolve_policy(name)) == {0: 12, 1: 12, 2: 12}
 
 
 @pytest.mark.parametrize("name", [*PACKINGS, "kueue-tas"])
@@ -98,7 +98,7 @@ def test_segments_spread_over_blocks_that_hold_one_each(name: str) -> None:
 def test_a_preferred_job_finds_the_rack_that_holds_it_in_any_order(name: str, free: tuple[int, ...]) -> None:
     sim = occupied(whole(*free), [gang(2, PREFERRED)])
 
-    assert nodes_by_rack(sim, heuristic(name)) == {free.index(2): 2}
+    assert nodes_by_rack(sim, resolve_policy(name)) == {free.index(2): 2}
 
 
 @pytest.mark.parametrize(
@@ -113,18 +113,18 @@ def test_a_preferred_job_finds_the_rack_that_holds_it_in_any_order(name: str, fr
 def test_a_spread_is_greedy_or_wastes_nothing(name: str, expected: dict[int, int]) -> None:
     sim = occupied(whole(19, 10, 10), [gang(20, PREFERRED)])
 
-    assert nodes_by_rack(sim, heuristic(name)) == expected
+    assert nodes_by_rack(sim, resolve_policy(name)) == expected
 
 
 @pytest.mark.parametrize("name", ["kueue-tas", "best-fit", "best-fit+tight"])
 def test_a_job_of_128_nodes_without_slices_leaves_a_stump(name: str) -> None:
     sim = occupied(whole(*[18] * 9), [gang(128, PREFERRED)])
 
-    assert sorted(nodes_by_rack(sim, heuristic(name)).values()) == [2, *[18] * 7]
+    assert sorted(nodes_by_rack(sim, resolve_policy(name)).values()) == [2, *[18] * 7]
 
 
 @pytest.mark.parametrize("name", ["kueue-tas", *PACKINGS])
 def test_a_job_of_128_nodes_in_slices_takes_eight_racks_evenly(name: str) -> None:
     sim = occupied(whole(*[18] * 9), [gang(128, slice_nodes=16)])
 
-    assert sorted(nodes_by_rack(sim, heuristic(name)).values()) == [16] * 8
+    assert sorted(nodes_by_rack(sim, resolve_policy(name)).values()) == [16] * 8

@@ -12,7 +12,7 @@ from nvlenv.common.errors import InputError
 from nvlenv.policies import resolver
 from nvlenv.policies.heuristics.rule import MODIFIERS, OPEN_CHEAPEST, OPEN_HERO, PACKINGS, Rule, parse_rule
 from nvlenv.policies.kueue.policy import KueuePolicy
-from nvlenv.policies.resolver import KUEUE, UNTUNED, Heuristic, baseline_name, heuristic
+from nvlenv.policies.resolver import KUEUE, UNTUNED, Heuristic, baseline_name, resolve_policy
 
 
 def test_a_name_says_which_parts_there_are() -> None:
@@ -43,9 +43,9 @@ def test_modifiers_have_defaults() -> None:
 
 
 def test_kueue_is_found_by_name_like_any_other() -> None:
-    assert isinstance(heuristic(KUEUE), KueuePolicy)
-    assert isinstance(heuristic("best-fit"), Heuristic)
-    assert heuristic("best-fit+open").name == "best-fit+open"
+    assert isinstance(resolve_policy(KUEUE), KueuePolicy)
+    assert isinstance(resolve_policy("best-fit"), Heuristic)
+    assert resolve_policy("best-fit+open").name == "best-fit+open"
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_kueue_is_found_by_name_like_any_other() -> None:
 )
 def test_a_name_that_means_nothing_is_refused(name: str, said: str) -> None:
     with pytest.raises(InputError) as caught:
-        heuristic(name)
+        resolve_policy(name)
 
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -90,4 +90,4 @@ def test_the_shipped_baselines_are_heuristics() -> None:
     for root in resolver.CONFIG_ROOTS:
         if (file := root / resolver.BASELINES).is_file():
             for scenario in yaml.safe_load(file.read_text()):
-                assert isinstance(heuristic(baseline_name(scenario)), Heuristic)
+                assert isinstance(resolve_policy(baseline_name(scenario)), Heuristic)

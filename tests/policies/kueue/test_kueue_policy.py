@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 
 from nvlenv.cluster.types import Mode
 from nvlenv.policies.kueue.policy import Ground, rack_counts
-from nvlenv.policies.resolver import heuristic
+from nvlenv.policies.resolver import resolve_policy
 from nvlenv.simulator.decision import ActionLayout, Decision
 from nvlenv.simulator.state import Sim
 from nvlenv.simulator.step import advance, apply, step
@@ -42,7 +42,7 @@ def check_promise(sim: Sim, counts: dict[int, int]) -> None:
 @untimed
 def test_it_places_whatever_fits_and_keeps_the_promise(case: Case) -> None:
     sim, picks, racks = case.load(), cycle(case.picks), len(case.load().racks)
-    policy, layout = heuristic("kueue-tas"), ActionLayout(len(case.load().racks))
+    policy, layout = resolve_policy("kueue-tas"), ActionLayout(len(case.load().racks))
     ground, alive = Ground(sim), advance(sim)
     while alive:
         is_fresh = sim.jobs[sim.clock[0]["current"]]["first_gpu"] < 0
@@ -60,7 +60,7 @@ def test_it_places_whatever_fits_and_keeps_the_promise(case: Case) -> None:
 def test_it_plays_an_episode_without_ever_opening_or_breaking_a_rule(case: Case) -> None:
     sim = case.load()
 
-    heuristic("kueue-tas").play(sim)  # type: ignore[union-attr]
+    resolve_policy("kueue-tas").play(sim)  # type: ignore[union-attr]
 
     assert sim.clock[0]["done"] == 1
     assert sim.clock[0]["evictions"] == 0
@@ -76,7 +76,7 @@ def test_pods_are_bound_to_the_very_nodes_that_kueue_chooses() -> None:
     sim.clock[0]["current"], sim.clock[0]["cursor"], sim.clock[0]["unseen"] = -1, 0, 1
     sim.jobs[job]["seen"] = -1
 
-    heuristic("kueue-tas").play(sim)  # type: ignore[union-attr]
+    resolve_policy("kueue-tas").play(sim)  # type: ignore[union-attr]
 
     assert set(np.flatnonzero(sim.gpu_job == job) // 4) == {2}
 
@@ -92,13 +92,13 @@ def test_slices_are_planned_as_a_whole_and_then_followed() -> None:
     sim = occupied(whole(4, 7, 9, size=9), [gang(12, slice_nodes=4)])
     plan = rack_counts(sim, Ground(sim).place(sim))
 
-    assert (
-        {rack: gpus // 4 for rack, gpus in place_one(sim, heuristic("kueue-tas")).items()} == plan == {0: 4, 1: 4, 2: 4}
-    )
+    placed = place_one(sim, resolve_policy("kueue-tas"))
+
+    assert {rack: gpus // 4 for rack, gpus in placed.items()} == plan == {0: 4, 1: 4, 2: 4}
 
 
 def test_one_object_serves_several_simulators_at_once() -> None:
-    policy, layout = heuristic("kueue-tas"), ActionLayout(3)
+    policy, layout = resolve_policy("kueue-tas"), ActionLayout(3)
     sims = [occupied(whole(*free, size=9), [gang(12, slice_nodes=4)]) for free in ((4, 7, 9), (9, 4, 4))]
     jobs = [int(sim.clock[0]["current"]) for sim in sims]
     placed: list[dict[int, int]] = []

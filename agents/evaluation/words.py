@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from agents.evaluation.episodes import BOUND
-from agents.evaluation.statistics import Interval, paired
-from agents.evaluation.summary import short_name
-from agents.evaluation.tables import candidates, closed
-
-Json = dict[str, Any]
-
-
-def compare(each: Json, name: str, other: str) -> Interval:
-    """The difference of cost between two policies of a set, paired by workload."""
-    mine, theirs = (np.array(each["workloads"][n]["cost"], np.float64) for n in (name, other))
-    return paired(mine, theirs)
+from agents.evaluation.statistics import paired
+from agents.evaluation.summary import Json, short_name
+from agents.evaluation.tables import VERDICTS, candidates, share_closed
 
 
 def standing(each: Json, name: str) -> dict[str, list[str]]:
@@ -25,7 +15,7 @@ def standing(each: Json, name: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {"better": [], "tie": [], "worse": []}
     for other in candidates(each["summary"]):
         if other != name:
-            word = {"lower": "better", "tie": "tie", "higher": "worse"}[compare(each, name, other).verdict]
+            word = VERDICTS[paired(*_costs(each, name, other)).verdict]
             found[word].append(other)
     return found
 
@@ -39,7 +29,7 @@ def standing_in_words(each: Json, name: str) -> str:
     return f"{short_name(name)} {_listed(parts)}." if parts else f"{short_name(name)} was compared with nothing else."
 
 
-def headline(each: Json, name: str, label: str) -> str:
+def verdict_in_words(each: Json, name: str, label: str) -> str:
     """What a policy changes against the reference of a set, in one or two sentences."""
     reference = each["summary"]["reference"]
     rows = each["summary"]["policies"]
@@ -78,14 +68,19 @@ def gap_in_words(each: Json, name: str) -> str:
     left = f"The same GPUs as one pool without topology, queued the baseline's way, would cost {bound:.3f}"
     if row["gap_closed"] is None or name == each["summary"]["reference"]:
         return f"{left}."
-    return f"{left}; {short_name(name)} closes {closed(row['gap_closed'])} of the gap to it."
+    return f"{left}; {short_name(name)} closes {share_closed(row['gap_closed'])} of the gap to it."
 
 
 def typical_workload(each: Json, name: str, other: str) -> int:
     """The workload on which two policies differ about as much as on average."""
-    mine, theirs = (np.array(each["workloads"][n]["cost"], np.float64) for n in (name, other))
+    mine, theirs = _costs(each, name, other)
     difference = mine - theirs
     return int(np.argmin(np.abs(difference - difference.mean())))
+
+
+def _costs(each: Json, *names: str) -> list[np.ndarray]:
+    """The costs (n,) of policies by workload."""
+    return [np.array(each["workloads"][name]["cost"], np.float64) for name in names]
 
 
 def _listed(parts: list[str]) -> str:

@@ -1,0 +1,256 @@
+"""Policies compared on the same workloads: played over many processes, each episode kept, so that it can go on later.
+
+    with open_player(folder, workers=2, quiet=False) as player:
+        played = player.play(case, ["baseline", "best-fit"], split_seeds(0, "validation", 64))
+
+A cell is one policy on one workload. `compare_on_case` turns the cells of a case into what results.json says about it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import platform
+import sqlite3
+import sys
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+import nvlenv
+from agents.evaluation.cases import Case, warm_started
+from agents.evaluation.episodes import (
+    REFERENCES,
+    TRUE_DURATIONS,
+    Metrics,
+    Played,
+    find_policy,
+    loaded,
+    play_workload,
+    split_seeds,
+)
+from agents.evaluation.fanout import Mapper, fan_out
+from agents.evaluation.summary import Json, describe_played
+from nvlenv.common.errors import InputError
+from nvlenv.common.files import make_folder
+from nvlenv.envs.scenario import Scenario
+from nvlenv.policies.learned import LearnedPolicy
+from nvlenv.policies.resolver import baseline_name
+from nvlenv.simulator.decision import ActionLayout, Decision
+from nvlenv.simulator.state import SAMPLE_FIELDS
+from nvlenv.simulator.step import advance, step
+
+BASELINE = "baseline"  # a policy by this name is the tuned baseline of each scenario
+STORE = "cells.sqlite"
+PLAYED_BY = ("episodes.py", "bound.py")  # files beside this one that decide what an episode gives
+VERSIONED = ("nvlenv", "numpy", "numba", "gymnasium", "torch", "stable-baselines3", "sb3-contrib")
+DECISIONS = 1_000  # whose latency is measured,
+FIRST = 20  # after these: code is loaded, caches are cold
+Cell = tuple[Metrics, np.ndarray]  # metrics and time series (T, len(SAMPLE_FIELDS)) of one policy on one workload
+
+
+# Which policy, which code
+
+
+def name_on_case(name: str, case: Case) -> str:
+    """The policy that is meant: "baseline" is the tuned one of the case's scenario."""
+    plain = name.removesuffix(TRUE_DURATIONS)
+    suffix = name[len(plain) :]
+    return (baseline_name(case.base) if plain == BASELINE else plain) + suffix
+
+
+def policy_fingerprint(name: str) -> str:
+    """What makes a policy the same one: the arrays of a file, the name of a heuristic."""
+    policy = find_policy(name)
+    suffix = TRUE_DURATIONS if name.endswith(TRUE_DURATIONS) else ""
+    return str(policy.manifest["sha256"]) + suffix if isinstance(policy, LearnedPolicy) else name
+
+
+def versions() -> dict[str, str]:
+    """Versions of everything that may change a figure."""
+    found = {"python": platform.python_version()}
+    for name in VERSIONED:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@cache
+def code_digest() -> str:
+    """SHA-256 over all sources that a result depends on."""
+    home, digest = Path(nvlenv.__file__).parent, hashlib.sha256()
+    for source in [*sorted(home.rglob("*.py")), *(Path(__file__).with_name(name) for name in PLAYED_BY)]:
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    return digest.hexdigest()
+
+
+# Played
+
+
+class Store:
+    """Played cells in one SQLite file. A cell is found again only for the same code, scenario, workload and policy.
+
+    Raises `InputError` for a file that is something else.
+    """
+
+    def __init__(self, path: Path) -> None:
+        make_folder(path.parent)
+        self.database = sqlite3.connect(path)
+        try:
+            self.database.execute("CREATE TABLE IF NOT EXISTS cells (key TEXT PRIMARY KEY, metrics TEXT, series BLOB)")
+        except sqlite3.DatabaseError as error:
+            raise InputError(path, "", str(error), "a store of played episodes, or no such file") from None
+
+    def get(self, key: str) -> Cell | None:
+        """The cell kept under a key, if there is one."""
+        found = self.database.execute("SELECT metrics, series FROM cells WHERE key = ?", (key,)).fetchone()
+        if found is None:
+            return None
+        series = np.frombuffer(zlib.decompress(found[1]), np.float64).reshape(-1, len(SAMPLE_FIELDS))
+        return json.loads(found[0]), series
+
+    def put(self, key: str, cell: Cell) -> None:
+        """Keep a cell, for good once the database commits."""
+        row = (key, json.dumps(cell[0]), zlib.compress(np.ascontiguousarray(cell[1], np.float64).tobytes(), 1))
+        self.database.execute("INSERT OR REPLACE INTO cells VALUES (?, ?, ?)", row)
+
+
+class Player:
+    """Plays cases: over the processes of `mapped`, with a progress bar, and never what the store already has."""
+
+    def __init__(self, store: Store | None = None, mapped: Mapper = map, quiet: bool = True) -> None:
+        self.store, self.mapped, self.quiet = store, mapped, quiet
+
+    def play(self, case: Case, names: Sequence[str], seeds: Sequence[np.random.SeedSequence]) -> list[Played]:
+        """All policies and references on every workload of the case, in the order of the seeds."""
+        meant = {name: name_on_case(name, case) for name in (*names, *REFERENCES)}
+        keys = {name: self._key(case, name) for name in dict.fromkeys(meant.values())}
+        known = [self._known(keys, seed) for seed in seeds]
+        missing = [[name for name in keys if name not in cells] for cells in known]
+        tasks = [(k, names) for k, names in enumerate(missing) if names]
+        for (k, _), played in zip(tasks, self._played(case, [(seeds[k], names) for k, names in tasks]), strict=True):
+            for name in played.metrics:
+                known[k][name] = played.metrics[name], played.series.get(name, np.empty((0, len(SAMPLE_FIELDS))))
+                if self.store is not None:
+                    self.store.put(_hash(keys[name], seeds[k]), known[k][name])
+            if self.store is not None:
+                self.store.database.commit()
+        return [
+            Played(*({name: cells[meant[name]][part] for name in meant} for part in (0, 1)))  # type: ignore[arg-type]
+            for cells in known
+        ]
+
+    def _key(self, case: Case, name: str) -> str:
+        by = baseline_name(case.base) if name in REFERENCES else policy_fingerprint(name)
+        return _hash(code_digest(), case.scenario.digest(), case.warm_jobs, name in REFERENCES and name, by)
+
+    def _known(self, keys: dict[str, str], seed: np.random.SeedSequence) -> dict[str, Cell]:
+        if self.store is None:
+            return {}
+        found = {name: self.store.get(_hash(key, seed)) for name, key in keys.items()}
+        return {name: cell for name, cell in found.items() if cell is not None}
+
+    def _played(self, case: Case, tasks: list[tuple[np.random.SeedSequence, list[str]]]) -> Iterable[Played]:
+        played = self.mapped(partial(_play, case=case), tasks)
+        return tqdm(played, case.label, len(tasks), disable=self.quiet or not tasks, file=sys.stderr)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def open_player(out: Path | None, workers: int, quiet: bool, ray: bool = False) -> Iterator[Player]:
+    """A player with a store in the folder `out` (None: nothing is kept), whose processes end with it."""
+    store = Store(out / STORE) if out is not None else None
+    try:
+        with fan_out(workers, ray) as mapped:
+            yield Player(store, mapped, quiet)
+    finally:
+        if store is not None:
+            store.database.commit()
+            store.database.close()
+
+
+def _play(task: tuple[np.random.SeedSequence, list[str]], case: Case) -> Played:
+    seed, names = task
+    policies = [name for name in names if name not in REFERENCES]
+    references = [name for name in names if name in REFERENCES]
+    return play_workload(seed, case.scenario, policies, references, case.warm_jobs, baseline_name(case.base))
+
+
+def _hash(*parts: object) -> str:
+    text = "\0".join(
+        f"{part.entropy} {part.spawn_key}" if isinstance(part, np.random.SeedSequence) else str(part) for part in parts
+    )
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# Compared
+
+
+def about_case(case: Case) -> Json:
+    """What set of workloads this is, as results.json says it."""
+    return {
+        "scenario": case.base,
+        "source": case.source,
+        "overrides": list(case.overrides),
+        "scenario_digest": case.scenario.digest(),
+        "warm_jobs": case.warm_jobs,
+        "baseline": name_on_case(BASELINE, case),
+    }
+
+
+def compare_on_case(
+    case: Case, names: Sequence[str], settings: Json, player: Player, groups: Mapping[str, Sequence[str]] | None = None
+) -> tuple[Json, list[Played]]:
+    """All numbers about one set of workloads, and what was played.
+
+    `settings` has split, seed, episodes and reference; `groups`: label -> policies of one recipe, trained with several
+    seeds.
+    """
+    seeds = split_seeds(settings["seed"], settings["split"], settings["episodes"])
+    played = player.play(case, names, seeds)
+    return {**about_case(case), **describe_played(played, names, settings["reference"], groups)}, played
+
+
+def compare_on_scenario(
+    scenario: Scenario, names: Sequence[str], episodes: int, reference: str | None = None, quiet: bool = False
+) -> tuple[Json, list[Played]]:
+    """Play all policies on the same validation workloads of one scenario. Returns the results, and what was played."""
+    for name in names:
+        find_policy(name)
+    settings = {"split": "validation", "seed": 0, "episodes": episodes, "reference": reference or names[0]}
+    played_scenario, warm_jobs = warm_started(scenario, "validation")
+    case = Case(scenario.name, scenario.name, (), played_scenario, scenario.name, warm_jobs)
+    each, played = compare_on_case(case, names, settings, Player(quiet=quiet))
+    del settings["reference"]  # it is in the summary
+    return {**settings, "versions": versions(), **each}, played
+
+
+def decision_latency(
+    name: str, case: Case, seed: np.random.SeedSequence, decisions: int = DECISIONS
+) -> dict[str, float]:
+    """p50 and p99 of the time per decision (microseconds) over the first decisions of a workload, observation and all,
+    asked from Python one at a time, as a placement engine asks.
+
+    A figure of this machine at this moment, so it is kept apart from the results that can be reproduced.
+    """
+    sim, policy = loaded(case.scenario, case.scenario.draw(seed), sample=False), find_policy(name)
+    layout = ActionLayout(len(sim.racks))
+    taken: list[int] = []
+    alive = advance(sim)
+    while alive and len(taken) < decisions + FIRST:
+        decision = Decision(sim, sim.mask, layout)
+        start = time.perf_counter_ns()
+        action = policy(decision)
+        taken.append(time.perf_counter_ns() - start)
+        alive = step(sim, action)
+    counted = np.array(taken[FIRST:] or taken or [0]) / 1e3
+    p50, p99 = np.quantile(counted, (0.5, 0.99))
+    return {"p50_us": round(float(p50), 1), "p99_us": round(float(p99), 1), "decisions": len(counted)}
