@@ -97,7 +97,7 @@ def test_a_mistake_in_the_arguments_of_a_step_is_told_once(
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan), "utf-8")
 
     assert reproduce.main([*arguments(project), "--plan", str(tmp_path / "plan.yaml")]) == 2
-    assert capsys.readouterr().err == "error: --episodes: found 0, expected at least 1\n"
+    assert capsys.readouterr().err == "error: --episodes: found '0', expected a whole number of at least 1\n"
 
 
 def test_the_shipped_plan_can_be_read() -> None:
