@@ -1,7 +1,7 @@
 """From YAML files to validated models: where files lie, overrides, and every mistake told in one line.
 
-The settings that ship with the package lie in configs/ at the top of the repository and, once installed, in
-share/nvlenv/configs of the Python environment.
+What ships with the package, configs/ and checkpoints/release/, lies at the top of the repository and, once installed,
+in share/nvlenv/ of the Python environment.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from nvlenv.common.errors import InputError
+from nvlenv.common.errors import InputError, brief
 
 M = TypeVar("M", bound=BaseModel)
 Name = Annotated[str, Field(min_length=1)]
@@ -27,7 +27,11 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 Steps = tuple[str | int, ...]  # keys and list indices from the top of a file to a value
 
-CONFIG_ROOTS = (Path(__file__).resolve().parents[2] / "configs", Path(sys.prefix) / "share" / "nvlenv" / "configs")
+_TOP = Path(__file__).resolve().parents[2]  # the repository, or the folder that packages are installed in
+# Below the folder of packages with `pip --target`, and three folders above it in an environment, which need not be the
+# one that runs; on Windows, or where a distribution moves packages, only the running one tells.
+ROOTS = (_TOP, *(base / "share" / "nvlenv" for base in dict.fromkeys((_TOP, *_TOP.parents[2:3], Path(sys.prefix)))))
+CONFIG_ROOTS = tuple(root / "configs" for root in ROOTS)
 
 # What pydantic expected, in the words of a settings file; other kinds of errors keep pydantic's words.
 EXPECTED = {
@@ -52,6 +56,17 @@ class Model(BaseModel):
     """Frozen, and strict about its keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def shipped(path: str) -> Path:
+    """A file or folder that ships with the package, such as "checkpoints/release/policy.npz".
+
+    Raises `InputError` if it lies neither in this repository nor in an installation.
+    """
+    for root in ROOTS:
+        if (found := root / path).exists():
+            return found
+    raise InputError(path, "", "no such file", f"it at {ROOTS[0]} or in {ROOTS[-1]}: install the package again")
 
 
 def config_names(kind: str) -> list[str]:
@@ -81,7 +96,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise _syntax_error(path, error) from None
     if not isinstance(data, dict):
-        raise InputError(path, "", "nothing" if data is None else _shown(data), "a mapping of field names to values")
+        raise InputError(path, "", "nothing" if data is None else brief(data), "a mapping of field names to values")
     return data
 
 
@@ -104,17 +119,21 @@ def load_config(
     data = {**(defaults or {}), **read_yaml(path)}
     steps = {text: _override(data, text) for text in overrides}
     try:
+        return validated(model, data, path)
+    except InputError as error:
+        blamed = [text for text, path in steps.items() if f"{error.field}.".startswith(f"{_dotted(data, path)}.")]
+        if not blamed:
+            raise
+        raise InputError(f"override {blamed[-1]}", error.field, error.found, error.expected) from None
+
+
+def validated(model: type[M], data: Mapping[str, Any], where: str | Path) -> M:
+    """The model that a mapping describes. Raises `InputError` for the first mistake in it."""
+    try:
         return model.model_validate(data)
     except ValidationError as error:
         problem = _first_problem(model, data, error)
-        blamed = [t for t, s in steps.items() if f"{problem.field}.".startswith(f"{_dotted(data, s)}.")]
-        where = f"override {blamed[-1]}" if blamed else path
         raise InputError(where, problem.field, problem.found, problem.expected) from None
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# YAML
-# --------------------------------------------------------------------------------------------------------------------
 
 
 class _Loader(yaml.SafeLoader):
@@ -167,18 +186,13 @@ def _step_into(here: Any, name: str, where: str, path: str) -> str | int:
     if isinstance(here, dict):  # keys may be numbers
         return next((key for key in here if str(key) == name), name)
     if not isinstance(here, list):
-        raise InputError(where, path, _shown(here), f"a mapping that could hold {name}")
+        raise InputError(where, path, brief(here), f"a mapping that could hold {name}")
     known = [str(item["name"]) if isinstance(item, dict) and "name" in item else str(i) for i, item in enumerate(here)]
     if name in known:
         return known.index(name)
     if name.isdecimal() and int(name) < len(here):
         return int(name)
     raise InputError(where, path, repr(name), _nearest(name, known))
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# The first mistake
-# --------------------------------------------------------------------------------------------------------------------
 
 
 def _first_problem(model: type[BaseModel], data: Any, error: ValidationError) -> InputError:
@@ -223,7 +237,7 @@ def _problem(model: type[BaseModel], data: Any, error: Any, steps: Steps) -> Inp
         return InputError("", ".".join(filter(None, (field or cause.where, cause.field))), cause.found, cause.expected)
     if isinstance(cause, ValueError):
         return InputError("", field, f"that {cause}", "settings that agree")
-    found = "nothing" if kind == "missing" else _shown(error["input"])
+    found = "nothing" if kind == "missing" else brief(error["input"])
     return InputError("", field, found, EXPECTED.get(kind) or _plain(error["msg"]))
 
 
@@ -272,8 +286,3 @@ def _nearest(name: str, known: Sequence[str]) -> str:
     """The known names that look like this one, or else all of them."""
     names = difflib.get_close_matches(name, known, n=2) or list(known)
     return " or ".join(names) if len(names) <= 2 else f"one of {', '.join(names)}"
-
-
-def _shown(value: object, width: int = 60) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= width else f"{text[: width - 3]}..."

@@ -18,8 +18,8 @@ from agents.learning.network import PlacementNetwork
 from agents.learning.policy import PlacementPolicy
 from nvlenv.engine import load_policy
 from nvlenv.envs.env import action_space, observation_space
+from nvlenv.envs.sb3 import NVL72VecEnv
 from nvlenv.envs.scenario import Scenario
-from nvlenv.envs.vector import NVL72VecEnv
 from nvlenv.policies.inference import LOGIT_GRID
 from nvlenv.policies.learned import LearnedPolicy
 from nvlenv.policies.observation import N_CLUSTER, N_JOB, N_RACK

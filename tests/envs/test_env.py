@@ -45,7 +45,7 @@ def fingerprint(scenario: Scenario, seed: int, steps: int = 200) -> str:
 def test_the_example_in_the_docstring_runs() -> None:
     (example,) = doctest.DocTestFinder(recurse=False).find(NVL72Env, "NVL72Env", globs={"gym": gym, "np": np})
     result = doctest.DocTestRunner().run(example)
-    assert (result.attempted, result.failed) == (5, 0)
+    assert (result.attempted, result.failed) == (6, 0)
 
 
 def test_the_docstring_gives_the_shapes_of_the_observation() -> None:

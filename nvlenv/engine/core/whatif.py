@@ -28,7 +28,7 @@ from nvlenv.simulator.forecast import OVERDUE_FACTOR, SHORTEST_ESTIMATE
 from nvlenv.simulator.load import load
 from nvlenv.simulator.state import Dims, Sim, allocate
 from nvlenv.workload.draw import class_weights, draw_workload
-from nvlenv.workload.fit import Room
+from nvlenv.workload.fit import Capacity
 from nvlenv.workload.generate import build_mix
 from nvlenv.workload.mix import DEFAULT_CLASSES, JobClass, SyntheticWorkload, TraceWorkload
 
@@ -103,7 +103,7 @@ def play_forward(
 
 def usual_arrivals(cluster: ClusterSnapshot, load: float) -> SyntheticWorkload:
     """The generator's usual classes, without the sizes that this cluster could never hold."""
-    room = Room(cluster.cluster_spec())
+    room = Capacity(cluster.cluster_spec())
     classes = []
     for job_class in DEFAULT_CLASSES:
         sizes = {size: share for size, share in job_class.sizes.items() if _could_run(job_class, size, room)}
@@ -114,7 +114,7 @@ def usual_arrivals(cluster: ClusterSnapshot, load: float) -> SyntheticWorkload:
     return SyntheticWorkload(classes=tuple(classes), load=load)
 
 
-def _could_run(job_class: JobClass, size: int, room: Room) -> bool:
+def _could_run(job_class: JobClass, size: int, room: Capacity) -> bool:
     try:
         build_mix((job_class.model_copy(update={"sizes": {size: 1.0}}),), room)
     except InputError:

@@ -18,6 +18,7 @@ from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from nvlenv.cluster.hardware import NETWORK, NVLINK
 from nvlenv.cluster.topology import SEPARATOR, cluster_from_nodes
 from nvlenv.cluster.types import ClusterSpec, QueueSpec
 from nvlenv.common.errors import InputError
@@ -139,7 +140,7 @@ class ClusterSnapshot:
     notes: tuple[str, ...] = ()  # what the reader had to decide or leave out, for people
     source: str = field(default="cluster", compare=False)  # the files it was read from
 
-    def cluster_spec(self, nvlink: float = 900.0, network: float = 50.0) -> ClusterSpec:
+    def cluster_spec(self, nvlink: float = NVLINK, network: float = NETWORK) -> ClusterSpec:
         """The cluster as the simulator sees it; failed nodes count as cordoned. Bandwidths in GB/s."""
         return replace(self._spec, nvlink=nvlink, network=network)
 

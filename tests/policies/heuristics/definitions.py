@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from nvlenv.cluster.fragmentation import rack_fgd
 from nvlenv.cluster.types import Mode
 from nvlenv.simulator.state import RUNNING, Sim
 
@@ -119,9 +118,20 @@ def mix_of(sim: Sim) -> list[tuple[int, int, float]]:
     return [(pods, gpus, count / len(jobs)) for (pods, gpus), count in shapes.items()]
 
 
+def stranded(nodes: Nodes, pods: int, pod_gpus: int) -> int:
+    """Free GPUs of a rack that such a job cannot use: all if it does not fit, else those of too small nodes."""
+    fits = room(nodes, pod_gpus) >= pods
+    return sum(free for free in nodes if not fits or free < pod_gpus)
+
+
+def expected_stranded(nodes: Nodes, mix: list[tuple[int, int, float]]) -> float:
+    """The fragmentation measure of Weng et al. (USENIX ATC '23), taken from the node to the rack."""
+    return sum(share * stranded(nodes, pods, pod_gpus) for pods, pod_gpus, share in mix)
+
+
 def fgd(sim: Sim, r: int) -> tuple[Any, ...]:
     mix, before, left = mix_of(sim), nodes_of(sim, r), left_after(sim, r)
-    rise = rack_fgd(left, [0] * len(left), mix) - rack_fgd(before, [0] * len(before), mix)
+    rise = expected_stranded(left, mix) - expected_stranded(before, mix)
     return round(rise, 7), sum(before)
 
 

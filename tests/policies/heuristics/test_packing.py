@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from nvlenv.cluster.fragmentation import rack_fgd
 from nvlenv.policies.heuristics.choose import choose
 from nvlenv.policies.heuristics.packing import random_key
 from nvlenv.policies.heuristics.rule import PACKINGS, parse_rule
 from nvlenv.simulator.step import advance, step
-from tests.policies.heuristics.definitions import RULES, best_rack, mix_of
+from tests.policies.heuristics.definitions import RULES, best_rack, expected_stranded, mix_of
 from tests.policies.heuristics.states import gang, occupied, whole
 from tests.simulator.cases import Case, cases
 
@@ -51,7 +50,7 @@ def test_the_mix_of_a_workload_gives_the_same_fragmentation_as_its_list_of_shape
     free = rng.integers(0, sim.cap.shape[1], size=6)
     room = {p: int((free // p).sum()) for p in range(1, sim.cap.shape[1])}
 
-    expected = rack_fgd(free, np.zeros(6, int), mix_of(sim))
+    expected = expected_stranded(free.tolist(), mix_of(sim))
     most = sim.mix.shape[1] - 1
     found = sum(
         sim.mix[p, min(room[p], most)] * free.sum()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from nvlenv.common.errors import InputError
-from nvlenv.workload.formats.registry import format_names, read_trace
+from nvlenv.workload.formats.registry import FORMATS, format_names, read_trace
 from nvlenv.workload.trace import Trace
 
 Write = Callable[..., Path]
@@ -394,3 +394,8 @@ def test_windows_line_ends_and_quotes_are_fine(write: Write, tmp_path: Path) -> 
     path = tmp_path / "t.csv"
     path.write_bytes(b'"submit_s","gpus","duration_s","user"\r\n"0","1","60","a,\r\nb"\r\n')
     assert rows(read_trace(path)) == [(0, 1, 60, "unknown", "a,\r\nb", "unknown")]
+
+
+def test_a_format_that_has_the_columns_of_another_comes_before_it() -> None:
+    for k, known in enumerate(FORMATS):
+        assert not any(set(other.columns) < set(known.columns) for other in FORMATS[:k] if other.columns)
