@@ -65,8 +65,8 @@ def study(settings: StudySettings) -> Study:
     point = (
         f"The hero arrives: {100 * share:.0f} % of the GPUs are idle, but its slices of {scenario.slice_nodes} nodes "
         f"find {slots.mean():.1f} racks on average. Doing nothing, it waits {nothing['wait']:.0f} h. Evicting as few "
-        f"as needed, it starts after {few['wait']:.1f} h for {few['lost']:.0f} lost GPU-hours; evicting whole racks loses "
-        f"{every['lost']:.0f}."
+        f"as needed, it starts after {few['wait']:.1f} h for {few['lost']:.0f} lost GPU-hours; evicting whole racks "
+        f"loses {every['lost']:.0f}."
     )
     heads = ("policy", "hero waits", "95 %", "started", "evictions", "GPU-h lost", "GPU-h others waited")
     rows = tuple(_row(label, mean[label], results) for label, results in outcomes.items())
