@@ -1,99 +1,54 @@
 """Kueue's Topology Aware Scheduling: where the pods of a workload go, decision for decision.
 
-Source of the behaviour: github.com/kubernetes-sigs/kueue at commit ff69552e (between 0.19 and 0.20), written anew.
+Source of the behaviour: github.com/kubernetes-sigs/kueue at commit ff69552e (between 0.19 and 0.20), written anew in
+`nvlenv.policies.kueue`; its files in the order in which a placement uses them:
 
-A placement runs in four steps, one file each in `nvlenv.policies.kueue`:
+    types.py     what goes in and what comes out, in Kueue's words
+    topology.py  the tree of domains over the nodes that take part
+    snapshot.py  what is free; pod sets one after another; lost nodes and elastic workloads
+    counting.py  what the pod set asks for: level, slices, leader; how many pods and slices fit in every domain
+    search.py    on which level, and in which of its domains, the pods go; from those domains down to the leaves
+    balanced.py  the even alternative to the search
+    policy.py    all that as a policy of the simulator; cases.py runs recorded cases
 
-    demand.py    what the pod set asks for: level, slices, leader; or why that is impossible here
-    rooms.py     how many pods and slices fit in every domain, from the leaves upward
-    search.py    on which level, and in which of its domains, the pods go (orders.py: in which order)
-    descent.py   from those domains down to the leaves
+From Python:
 
-balanced.py is the even alternative to the search, repair.py replaces lost nodes, snapshot.py places the pod sets of a
-workload one after another, cases.py runs recorded cases:
-
-    python -m nvlenv.policies.kueue_tas CASES.json
-
-prints every case that fails, with what was expected and found, and last `N passed, N failed`. The exit code is 0 if
-none failed, 1 if some did, 2 with one line of explanation for a file that cannot be read or is no file of cases.
-
-From Python, one workload on one cluster is one call:
-
-    >>> nodes = [Node(f"h{i}", {"rack": f"r{i // 2}", HOSTNAME: f"h{i}"}, {"gpu": 4, "pods": 10}) for i in range(4)]
-    >>> job = PodSet("job", 2, {"gpu": 4}, TopologyRequest(Mode.REQUIRED, "rack"))
-    >>> assign(["rack", HOSTNAME], nodes, [job])["job"].domains
+    >>> from nvlenv.policies.kueue.snapshot import Snapshot
+    >>> from nvlenv.policies.kueue.types import HOSTNAME, KueueNode, PodSetRequest, TopologyMode, TopologyRequest
+    >>> gpus = {"gpu": 4, "pods": 10}
+    >>> nodes = [KueueNode(f"h{i}", {"rack": f"r{i // 2}", HOSTNAME: f"h{i}"}, gpus) for i in range(4)]
+    >>> cluster, one_rack = Snapshot(["rack", HOSTNAME], nodes), TopologyRequest(TopologyMode.REQUIRED, "rack")
+    >>> cluster.assign([PodSetRequest("job", 2, {"gpu": 4}, one_rack)])["job"].domains
     ((('h0',), 1), (('h1',), 1))
-    >>> assign(["rack", HOSTNAME], nodes, [PodSet("job", 3, {"gpu": 4}, TopologyRequest(Mode.REQUIRED, "rack"))])["job"]
+    >>> cluster.assign([PodSetRequest("job", 3, {"gpu": 4}, one_rack)])["job"]
     Failure(reason='topology "default" allows to fit only 2 out of 3 pod(s)')
-
-Many workloads on one cluster share a `Snapshot`, which reads the nodes once.
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 
-from nvlenv.common.commandline import command
-from nvlenv.common.errors import InputError
+from nvlenv.common.commandline import command, option, parse
 from nvlenv.policies.kueue.cases import run_file
-from nvlenv.policies.kueue.snapshot import Snapshot, assign
-from nvlenv.policies.kueue.types import (
-    HOSTNAME,
-    Assignment,
-    Expression,
-    Failure,
-    Gates,
-    Layer,
-    Mode,
-    Node,
-    NodeAffinity,
-    PodSet,
-    Repair,
-    Result,
-    RunningPod,
-    Taint,
-    Term,
-    Toleration,
-    TopologyRequest,
-    Usage,
-)
 
-__all__ = [
-    "HOSTNAME",
-    "Assignment",
-    "Expression",
-    "Failure",
-    "Gates",
-    "Layer",
-    "Mode",
-    "Node",
-    "NodeAffinity",
-    "PodSet",
-    "Repair",
-    "Result",
-    "RunningPod",
-    "Snapshot",
-    "Taint",
-    "Term",
-    "Toleration",
-    "TopologyRequest",
-    "Usage",
-    "assign",
-    "main",
-]
+
+@dataclass(frozen=True)
+class CasesOptions:
+    """Place the pod sets of recorded cases as Kueue's Topology Aware Scheduling does, and compare.
+
+    Prints every case that fails, with what was expected and found, and last `N passed, N failed`. The exit code is 0 if
+    none failed, 1 if some did, 2 with one line of explanation for a file that cannot be read or is no file of cases.
+    """
+
+    file: Path = option("cases and what Kueue does in each of them", positional=True, metavar="CASES.json")
 
 
 @command
 def main(argv: list[str]) -> int:
-    import argparse  # here, because most who import this module only place
-
-    parser = argparse.ArgumentParser(prog="python -m nvlenv.policies.kueue_tas", description=__doc__)
-    parser.usage, parser.formatter_class = "%(prog)s [-h] CASES.json", argparse.RawDescriptionHelpFormatter
-    parser.add_argument("files", nargs="*", metavar="CASES.json", help="cases and what Kueue does in each of them")
-    files = parser.parse_args(argv).files
-    if len(files) != 1:
-        raise InputError("kueue_tas", "arguments", files, "one file of cases")
-    return 1 if run_file(files[0]) else 0
+    """Run the cases of a file."""
+    return 1 if run_file(parse(CasesOptions, argv, "python -m nvlenv.policies.kueue_tas").file) else 0
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ import onnxruntime
 import pytest
 import torch
 
-from agents.learning.export import export_onnx, export_policy
 from agents.learning.config import TrainConfig
+from agents.learning.export import export_onnx, export_policy
 from agents.learning.model import make_model
 from agents.learning.policy import network_of
 from nvlenv.engine import load_policy

@@ -13,8 +13,7 @@ from nvlenv.engine.core.parts import Part
 from nvlenv.engine.model.answers import Binding
 from nvlenv.engine.model.snapshot import UNLIMITED, ClusterSnapshot, Job, Node, NodeState, Pod
 from nvlenv.policies.kueue import topology as kueue
-from nvlenv.policies.kueue.types import Node as KueueNode
-from nvlenv.policies.kueue.types import NodeAffinity, Toleration
+from nvlenv.policies.kueue.types import KueueNode, NodeAffinity, Toleration
 
 # --------------------------------------------------------------------------------------------------------------------
 # What of each node's cpu, memory and number of pods is left, and which nodes a pod may use at all.

@@ -31,13 +31,13 @@ from nvlenv.engine.model.answers import Cause, Clearing, Eviction, Loss, NodeLos
 from nvlenv.engine.model.jobs import JobRequest, check_job
 from nvlenv.engine.model.settings import Settings
 from nvlenv.engine.model.snapshot import ClusterSnapshot, Job, NodeState, Pod
+from nvlenv.policies import UNTUNED
 from nvlenv.policies.resolver import fresh_policy, policy_name, resolve_policy
 from nvlenv.simulator.decision import Policy
 from nvlenv.simulator.events import finish
 from nvlenv.simulator.state import SLOT_SIZES
 
 SECONDS = 3600.0
-UNTUNED = "best-fit+easy+open"
 
 
 def job_id(job: JobRequest) -> str:

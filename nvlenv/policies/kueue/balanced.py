@@ -1,4 +1,7 @@
-"""Balanced placement: the same number of slices on every domain used, as far as possible (preferred requests only)."""
+"""Balanced placement: the same number of slices on every domain used, as far as possible (preferred requests only).
+
+Kueue's `tas_balanced_placement.go`.
+"""
 
 from __future__ import annotations
 
@@ -6,143 +9,131 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from nvlenv.policies.kueue.counting import Levels, Room, sum_up
-from nvlenv.policies.kueue.orders import Profile, Share
-from nvlenv.policies.kueue.request import Demand
+from nvlenv.policies.kueue.counting import AssignmentParameters, DomainState, Levels
+from nvlenv.policies.kueue.search import Assigned, sorted_domains, sorted_with_leader
 
 
 @dataclass(frozen=True)
 class Greedy:
-    """What a greedy run over some rooms uses."""
+    """What a greedy run over some domains uses."""
 
-    rooms: int
-    last_led: Room | None  # the last room that hosts a leader
-    last: Room | None  # the last room without one
-
-    def threshold(self, slices: int) -> int:
-        """The most slices that every room used can be given at least."""
-        bounds = [slices // self.rooms]
-        if self.last_led is not None:
-            bounds.append(self.last_led.slices_led)
-        if self.last is not None:
-            bounds.append(self.last.slices)
-        return min(bounds)
+    used: int  # domains
+    threshold: int  # the most slices that every one of them can be given at least
+    last: DomainState | None  # the last domain without a leader
 
 
 @dataclass(frozen=True)
-class Group:
-    """Sibling rooms of the requested level, cut down to those that can take `threshold` slices."""
+class Siblings:
+    """Domains of the requested level under one parent, cut down to those that can take `threshold` slices."""
 
     threshold: int
-    used: int  # rooms a greedy run needs
-    rooms: list[Room]
+    used: int  # domains a greedy run needs
+    states: list[DomainState]
 
 
-def balanced(levels: Levels, demand: Demand, profile: Profile) -> tuple[int, list[Share]] | None:
-    """Level and shares of a balanced placement, None if there is none."""
-    demand = replace(demand, inner={})  # balanced placement does not know of inner slice layers
-    group = _best_group(levels, demand, profile) if demand.slices else None
-    if group is None:
+def balanced(levels: Levels, parameters: AssignmentParameters) -> tuple[int, list[Assigned]] | None:
+    """The level of a balanced placement and what its domains are given; None if there is none."""
+    parameters = replace(parameters, slice_size_at_level={})  # it does not know of inner slice layers
+    best = _best_siblings(levels, parameters) if parameters.slice_count else None
+    if best is None:
         return None
-    level, rooms = demand.level, group.rooms
-    if level < demand.slice_level:
-        chosen = _optimal_set(rooms, demand, profile, sorted(rooms, key=_capacity_then_entropy))
+    level, states = parameters.level, best.states
+    if level < parameters.slice_level:
+        chosen = _optimal_set(sorted(states, key=_capacity_then_entropy), parameters)
         if chosen is None:
             return None
-        level, rooms = level + 1, [child for room in chosen for child in room.children]
-    shares = _level_out(rooms, group.threshold, demand, profile)
-    return None if shares is None else (level, shares)
+        level, states = level + 1, [child for state in chosen for child in state.children]
+    assigned = _level_out(states, best.threshold, parameters)
+    return None if assigned is None else (level, assigned)
 
 
-def greedy(rooms: Sequence[Room], demand: Demand, profile: Profile) -> Greedy | None:
-    """Rooms in order until all slices are covered, without a tight last pick; None if they never are."""
-    left, used = demand.slices, 0
-    last_led = last = None
-    if demand.leaders:
-        rooms = profile.leader_first(rooms)
-        if not rooms[0].leaders:
+def greedy(states: Sequence[DomainState], parameters: AssignmentParameters) -> Greedy | None:
+    """Domains in order until all slices are covered, without a tight last pick; None if they never are."""
+    left, used, last = parameters.slice_count, 0, None
+    least = []  # what the domains at the end of either order hold
+    if parameters.leader_count:
+        host, *states = sorted_with_leader(states, parameters)
+        if not host.leader_count:
             return None
-        last_led, rooms = rooms[0], rooms[1:]
-        left, used = left - last_led.slices_led, 1
-    for room in profile.plain(rooms):
-        if left <= 0 or room.slices == 0:
+        left, used = left - host.slice_count_with_leader, 1
+        least.append(host.slice_count_with_leader)
+    for state in sorted_domains(states, parameters):
+        if left <= 0 or state.slice_count == 0:
             break
-        left, used, last = left - room.slices, used + 1, room
-    return Greedy(used, last_led, last) if left <= 0 else None
+        left, used, last = left - state.slice_count, used + 1, state
+    if last is not None:
+        least.append(last.slice_count)
+    return Greedy(used, min(parameters.slice_count // used, *least), last) if left <= 0 else None
 
 
-def _best_group(levels: Levels, demand: Demand, profile: Profile) -> Group | None:
-    """The group with the largest threshold, on ties the one that needs fewer rooms, then the first by name."""
-    groups = [levels[0]] if demand.level == 0 else [parent.children for parent in levels[demand.level - 1]]
-    best: Group | None = None
-    for rooms in groups:
-        group = _weigh(rooms, 1 if best is None else best.threshold, demand, profile)
-        if group is not None and (best is None or (group.threshold, -group.used) > (best.threshold, -best.used)):
-            best = group
-    return best
+def _best_siblings(levels: Levels, parameters: AssignmentParameters) -> Siblings | None:
+    """Those with the largest threshold, on ties those that need fewer domains, then the first by name."""
+    groups = [parent.children for parent in levels[parameters.level - 1]] if parameters.level else [levels[0]]
+    found = [_weigh(states, parameters) for states in groups]
+    return max(filter(None, found), key=lambda siblings: (siblings.threshold, -siblings.used), default=None)
 
 
-def _weigh(rooms: list[Room], floor: int, demand: Demand, profile: Profile) -> Group | None:
-    """The group at its threshold, if that is not below `floor`.
+def _weigh(states: list[DomainState], parameters: AssignmentParameters) -> Siblings | None:
+    """Siblings at their threshold, if that is at least 1.
 
-    Where the leader is what breaks the fit, one lower threshold is tried, which leaves room for it in the last room.
+    Where the leader is what breaks the fit, one lower threshold is tried, which leaves room for it in the last domain.
     """
-    lower = [child for room in rooms for child in room.children] if demand.level < demand.slice_level else rooms
-    run = greedy(lower, demand, profile)
+    lower = states
+    if parameters.level < parameters.slice_level:
+        lower = [child for state in states for child in state.children]
+    run = greedy(lower, parameters)
     if run is None:
         return None
-    thresholds = [run.threshold(demand.slices)]
-    if demand.leaders and run.last is not None:
-        thresholds.append(min(thresholds[0], run.last.slices_led))
+    thresholds = [run.threshold]
+    if parameters.leader_count and run.last is not None:
+        thresholds.append(min(run.threshold, run.last.slice_count_with_leader))
     for threshold in dict.fromkeys(thresholds):
-        if threshold < floor:
+        if threshold < 1:
             break
-        trimmed = _trim(rooms, threshold, demand)
-        fits = greedy(trimmed, demand, profile)
+        pruned = _prune(states, threshold, parameters)
+        fits = greedy(pruned, parameters)
         if fits is not None:
-            return Group(threshold, fits.rooms, trimmed)
+            return Siblings(threshold, fits.used, pruned)
     return None
 
 
-def _trim(rooms: list[Room], threshold: int, demand: Demand) -> list[Room]:
-    """Private copies of the rooms in which neither they nor their children fall below the threshold."""
-    copies = [room.copy() for room in rooms]
-    for room in copies:
-        for child in room.children:
+def _prune(states: list[DomainState], threshold: int, parameters: AssignmentParameters) -> list[DomainState]:
+    """Private copies of the domains in which neither they nor their children fall below the threshold."""
+    copies = [state.copy() for state in states]
+    for state in copies:
+        for child in state.children:
             _drop_below(child, threshold)
-        _recount(room, demand.level, demand)
-        _drop_below(room, threshold)
+        _recount(state, parameters.level, parameters)
+        _drop_below(state, threshold)
     return copies
 
 
-def _drop_below(room: Room, threshold: int) -> None:
-    if room.slices < threshold:
-        _clear(room)
-    elif room.leaders and room.slices_led < threshold:
-        _close_to_leaders(room)
+def _drop_below(state: DomainState, threshold: int) -> None:
+    if state.slice_count < threshold:
+        _clear(state, leader_only=False)
+    elif state.leader_count and state.slice_count_with_leader < threshold:
+        _clear(state, leader_only=True)
 
 
-def _clear(room: Room) -> None:
-    room.pods = room.slices = room.pods_led = room.slices_led = room.leaders = 0
-    for child in room.children:
-        _clear(child)
+def _clear(state: DomainState, leader_only: bool) -> None:
+    """Nothing fits any more, or no leader, here and below."""
+    state.pod_count_with_leader = state.slice_count_with_leader = state.leader_count = 0
+    if not leader_only:
+        state.pod_count = state.slice_count = 0
+    for child in state.children:
+        _clear(child, leader_only)
 
 
-def _close_to_leaders(room: Room) -> None:
-    room.pods_led = room.slices_led = room.leaders = 0
-    for child in room.children:
-        _close_to_leaders(child)
+def _recount(state: DomainState, level: int, parameters: AssignmentParameters) -> None:
+    for child in state.children:
+        _recount(child, level + 1, parameters)
+    state.sum_up(level, parameters)
 
 
-def _recount(room: Room, level: int, demand: Demand) -> None:
-    for child in room.children:
-        _recount(child, level + 1, demand)
-    sum_up(room, level, demand)
-
-
-def _capacity_then_entropy(room: Room) -> tuple[int, int, float, int]:
+def _capacity_then_entropy(state: DomainState) -> tuple[int, int, float, int]:
     """Order by what fits, then by how evenly the pods lie among the children, then by name."""
-    return -room.leaders, -room.slices_led, -_entropy([child.pods for child in room.children]), room.domain.rank
+    entropy = _entropy([child.pod_count for child in state.children])
+    return -state.leader_count, -state.slice_count_with_leader, -entropy, state.domain.rank
 
 
 def _entropy(counts: Sequence[int]) -> float:
@@ -151,63 +142,60 @@ def _entropy(counts: Sequence[int]) -> float:
     return -math.fsum(count / total * math.log2(count / total) for count in counts if count > 0)
 
 
-Chain = tuple[Room, "Chain"] | None
-"""Rooms picked so far, the newest first."""
+Chain = tuple[DomainState, "Chain"] | None  # domains picked so far, the newest first
 
 
-def _optimal_set(rooms: Sequence[Room], demand: Demand, profile: Profile, ordered: Sequence[Room]) -> list[Room] | None:
-    """As few rooms as a greedy run needs, with the least capacity to spare.
+def _optimal_set(ordered: Sequence[DomainState], parameters: AssignmentParameters) -> list[DomainState] | None:
+    """As few domains as a greedy run needs, with the least capacity to spare.
 
-    Dynamic programming over the rooms in the given order. It counts pods, not slices, as Kueue does. The first way to
-    reach a state (rooms picked, leaders left, pods left) is kept.
+    Dynamic programming over the domains in the given order. It counts pods, not slices, as Kueue does. The first way to
+    reach (domains picked, leaders left, pods left) is kept.
     """
-    run = greedy(rooms, demand, profile)
+    run = greedy(ordered, parameters)
     if run is None:
         return None
-    picked: list[dict[tuple[int, int], Chain]] = [{} for _ in range(run.rooms + 1)]
-    picked[0][demand.leaders, demand.slices * demand.slice_size] = None
-    for room in ordered:
-        for number in range(run.rooms, 0, -1):
-            for state in sorted(picked[number - 1]):
-                for after in _after(state, room):
-                    picked[number].setdefault(after, (room, picked[number - 1][state]))
-    ends = [state for state in picked[run.rooms] if state[0] == 0 and state[1] <= 0]
-    return _unroll(picked[run.rooms][max(ends)]) if ends else None
-
-
-def _after(state: tuple[int, int], room: Room) -> list[tuple[int, int]]:
-    """States reached by picking the room, with the leader or without; none if nothing is left to place."""
-    leaders, pods = state
-    if not leaders and pods <= 0:
-        return []
-    states = []
-    if leaders and room.leaders:
-        states.append((leaders - 1, pods - room.pods_led))
-    if room.slices > 0:
-        states.append((leaders, pods - room.pods))
+    picked: list[dict[tuple[int, int], Chain]] = [{} for _ in range(run.used + 1)]
+    picked[0][parameters.leader_count, parameters.slice_count * parameters.slice_size] = None
+    for state in ordered:
+        for number in range(run.used, 0, -1):
+            for left in sorted(picked[number - 1]):
+                for after in _after(left, state):
+                    picked[number].setdefault(after, (state, picked[number - 1][left]))
+    ends = [left for left in picked[run.used] if left[0] == 0 and left[1] <= 0]
+    if not ends:
+        return None
+    chain, states = picked[run.used][max(ends)], []
+    while chain is not None:
+        state, chain = chain
+        states.append(state)
     return states
 
 
-def _unroll(chain: Chain) -> list[Room]:
-    rooms: list[Room] = []
-    while chain is not None:
-        room, chain = chain
-        rooms.append(room)
-    return rooms
+def _after(left: tuple[int, int], state: DomainState) -> list[tuple[int, int]]:
+    """What is left once the domain is picked, with the leader or without; nothing if nothing was left to place."""
+    leaders, pods = left
+    if not leaders and pods <= 0:
+        return []
+    ways = []
+    if leaders and state.leader_count:
+        ways.append((leaders - 1, pods - state.pod_count_with_leader))
+    if state.slice_count > 0:
+        ways.append((leaders, pods - state.pod_count))
+    return ways
 
 
-def _level_out(rooms: list[Room], threshold: int, demand: Demand, profile: Profile) -> list[Share] | None:
-    """`threshold` slices for each room of an optimal set; what is left over fills them up in leader order."""
-    chosen = _optimal_set(rooms, demand, profile, sorted(rooms, key=lambda room: room.domain.rank))
+def _level_out(states: list[DomainState], threshold: int, parameters: AssignmentParameters) -> list[Assigned] | None:
+    """`threshold` slices for each domain of an optimal set; what is left over fills them up in leader order."""
+    chosen = _optimal_set(sorted(states, key=lambda state: state.domain.rank), parameters)
     if chosen is None:
         return None
-    extra = demand.slices - threshold * len(chosen)
+    extra = parameters.slice_count - threshold * len(chosen)
     if extra < 0:
         return None
-    leaders = demand.leaders
-    shares = []
-    for room in profile.leader_first(chosen):
-        more = min((room.slices_led if leaders else room.slices) - threshold, extra)
-        shares.append(Share(room, (threshold + more) * demand.slice_size, leaders))
+    leaders = parameters.leader_count
+    assigned = []
+    for state in sorted_with_leader(chosen, parameters):
+        more = min((state.slice_count_with_leader if leaders else state.slice_count) - threshold, extra)
+        assigned.append(Assigned(state, (threshold + more) * parameters.slice_size, leaders))
         extra, leaders = extra - more, 0
-    return shares if extra == 0 else None
+    return assigned if extra == 0 else None

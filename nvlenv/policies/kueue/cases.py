@@ -10,28 +10,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, TypeVar
 
 from nvlenv.common.errors import InputError
-from nvlenv.policies.kueue.snapshot import assign
+from nvlenv.policies.kueue.snapshot import Snapshot
 from nvlenv.policies.kueue.types import (
     HOSTNAME,
     Assignment,
     Expression,
     Failure,
     Gates,
+    KueueNode,
     Layer,
-    Mode,
-    Node,
     NodeAffinity,
-    PodSet,
+    PodSetRequest,
     Repair,
     Result,
     RunningPod,
     Taint,
     Term,
     Toleration,
+    TopologyMode,
     TopologyRequest,
     Usage,
 )
@@ -39,6 +40,7 @@ from nvlenv.policies.kueue.types import (
 KIND = "find_topology_assignments"  # the only kind of case that is run here
 
 Json = Mapping[str, Any]
+T = TypeVar("T")
 
 _GATES = {
     "TASProfileMixed": "mixed_profile",
@@ -76,7 +78,8 @@ def run_file(path: str | FilePath) -> int:
             expected = expected_of(case)
             found = run_case(case) if _is_placement(case) else f"kind {case['kind']}, which is not run here"
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise InputError(path, str(case["id"]), _hint(error), "a case in the format of the suite") from error
+            found = f"no {error}" if isinstance(error, KeyError) else str(error)
+            raise InputError(path, str(case["id"]), found, "a case in the format of the suite") from error
         if found != expected:
             failed += 1
             print(f"{case['id']}: expected {json.dumps(expected)}, found {json.dumps(found)}")
@@ -88,20 +91,20 @@ def run_case(case: Json) -> dict[str, Any]:
     """Place the pod sets of a case; the result has the shape of its `expected`."""
     gates = case.get("feature_gates") or {}
     pooled = gates.get("TASHandleOverlappingFlavors", True) and case["levels"][-1] == HOSTNAME
-    result = assign(
+    outside = [pod for pod in case.get("running_pods") or () if not (pod.get("kind") or "").startswith("tas")]
+    snapshot = Snapshot(
         case["levels"],
         [_node(node) for node in case["nodes"]],
-        [_podset(podset) for podset in case["podsets"]],
-        Gates(**{field: gates[gate] for gate, field in _GATES.items() if gate in gates}),
+        gates=Gates(**{field: gates[gate] for gate, field in _GATES.items() if gate in gates}),
         topology=case.get("topology", "default"),
         flavor_labels=case.get("flavor_node_labels"),
-        flavor_tolerations=[_toleration(toleration) for toleration in case.get("flavor_tolerations") or ()],
-        running_pods=[_running_pod(pod) for pod in case.get("running_pods") or () if _outside(pod)],
+        flavor_tolerations=[_made(Toleration, toleration) for toleration in case.get("flavor_tolerations") or ()],
+        running_pods=[_made(RunningPod, pod, node=pod.get("node")) for pod in outside],
         # Pooled usage stands for that of the flavor itself too: the suite then takes its siblings' in place of its own.
         usage=[_usage(entry) for entry in case.get("sibling_flavor_tas_usage" if pooled else "tas_usage") or ()],
-        repair=_repair(case["workload"]) if case.get("workload") else None,
     )
-    return _as_json(result)
+    repair = _repair(case["workload"]) if case.get("workload") else None
+    return _as_json(snapshot.assign([_podset(podset) for podset in case["podsets"]], repair))
 
 
 def expected_of(case: Json) -> dict[str, Any]:
@@ -111,10 +114,6 @@ def expected_of(case: Json) -> dict[str, Any]:
 
 def _is_placement(case: Json) -> bool:
     return bool(case.get("kind", KIND) == KIND)
-
-
-def _hint(error: Exception) -> str:
-    return f"no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def _as_json(result: Result) -> dict[str, Any]:
@@ -128,34 +127,33 @@ def _as_json(result: Result) -> dict[str, Any]:
     return shown
 
 
-def _node(node: Json) -> Node:
-    return Node(
-        name=node["name"],
-        labels=node["labels"],
-        allocatable=node["allocatable"],
-        ready=node.get("ready", True),
-        unschedulable=node.get("unschedulable", False),
-        taints=tuple(Taint(t["key"], t.get("value") or "", t["effect"]) for t in node.get("taints") or ()),
-    )
+def _made(kind: type[T], entry: Json, **rest: Any) -> T:
+    """A dataclass from the keys of an entry that are named like its fields; a null is as good as no key."""
+    for field in fields(kind):  # type: ignore[arg-type]
+        required = field.default is MISSING and field.default_factory is MISSING
+        if field.name not in rest and (required or entry.get(field.name) is not None):
+            rest[field.name] = entry[field.name]
+    return kind(**rest)
 
 
-def _podset(podset: Json) -> PodSet:
-    return PodSet(
+def _node(node: Json) -> KueueNode:
+    taints = tuple(_made(Taint, taint, effect=taint["effect"]) for taint in node.get("taints") or ())
+    return _made(KueueNode, node, taints=taints)
+
+
+def _podset(podset: Json) -> PodSetRequest:
+    previous = podset.get("previous_assignment")
+    return PodSetRequest(
         name=podset["name"],
         count=podset["count"],
         requests=podset["requests_per_pod"],
-        topology=TopologyRequest(Mode(podset["mode"]), podset.get("level"), _slices(podset)),
+        topology=TopologyRequest(TopologyMode(podset["mode"]), podset.get("level"), _slices(podset)),
         node_selector=podset.get("node_selector") or {},
-        tolerations=tuple(_toleration(toleration) for toleration in podset.get("tolerations") or ()),
+        tolerations=tuple(_made(Toleration, toleration) for toleration in podset.get("tolerations") or ()),
         affinity=_affinity(podset.get("node_affinity") or {}),
         group=podset.get("group"),
-        previous=_assignment(podset["previous_assignment"]) if podset.get("previous_assignment") else None,
+        previous=_assignment(previous) if previous else None,
     )
-
-
-def _toleration(toleration: Json) -> Toleration:
-    key, value, effect = (toleration.get(field) or "" for field in ("key", "value", "effect"))
-    return Toleration(key, toleration.get("operator") or "Equal", value, effect)
 
 
 def _slices(podset: Json) -> tuple[Layer, ...]:
@@ -175,18 +173,9 @@ def _affinity(affinity: Json) -> NodeAffinity:
 
 def _term(term: Json) -> Term:
     def read(key: str) -> tuple[Expression, ...]:
-        return tuple(Expression(e["key"], e["operator"], tuple(e.get("values") or ())) for e in term.get(key) or ())
+        return tuple(_made(Expression, e, values=tuple(e.get("values") or ())) for e in term.get(key) or ())
 
     return Term(read("match_expressions"), read("match_fields"))
-
-
-def _outside(pod: Json) -> bool:
-    """Whether the pod is one that topology aware scheduling knows nothing of."""
-    return not (pod.get("kind") or "").startswith("tas")
-
-
-def _running_pod(pod: Json) -> RunningPod:
-    return RunningPod(pod.get("node"), pod["requests"], pod.get("phase", "Running"))
 
 
 def _usage(entry: Json) -> Usage:
@@ -199,12 +188,9 @@ def _assignment(assignment: Json) -> Assignment:
 
 
 def _repair(workload: Json) -> Repair:
+    admission = (workload.get("admission") or {}).items()
     return Repair(
         unhealthy_nodes=tuple(workload.get("unhealthy_nodes") or ()),
-        assignments={
-            name: _assignment(entry["assignment"])
-            for name, entry in (workload.get("admission") or {}).items()
-            if entry.get("assignment")
-        },
+        assignments={name: _assignment(entry["assignment"]) for name, entry in admission if entry.get("assignment")},
         owned_by_single_pod=workload.get("owners") == ["Pod"] and not workload.get("pod_group", False),
     )

@@ -1,163 +1,243 @@
-"""Counting: how many pods and slices fit in every domain, from the leaves upward."""
+"""The first half: what a pod set asks of the topology, and how many of its pods and slices fit in every domain.
+
+Kueue's `topologyAssignmentParameters` and `fillInCounts`; counts go from the leaves upward.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
-from nvlenv.policies.kueue.request import Demand
-from nvlenv.policies.kueue.topology import Domain, Tree, obstacle, preference
-from nvlenv.policies.kueue.types import PODS, Path, PodSet, Resources, Toleration
+from nvlenv.policies.kueue.topology import Domain, TopologyTree, affinity_score, obstacle
+from nvlenv.policies.kueue.types import (
+    PODS,
+    Failure,
+    Gates,
+    Layer,
+    Path,
+    PodSetRequest,
+    Resources,
+    Toleration,
+    TopologyMode,
+    TopologyRequest,
+)
 
 MAX_COUNT = 0x7FFFFFFF  # pods of one domain are 32-bit numbers
 
-Request = tuple[tuple[str, int], ...]  # resources of one pod, by name
-Levels = list[list["Room"]]  # rooms of every level, in the order of the tree's domains
+
+@dataclass(frozen=True)
+class AssignmentParameters:
+    """`count` worker pods, perhaps with one leader pod, to be placed in slices of `slice_size` pods."""
+
+    workers: PodSetRequest
+    leader: PodSetRequest | None
+    gates: Gates
+    level: int  # where the search starts; levels are counted from the coarsest, 0
+    required: bool
+    unconstrained: bool
+    slice_level: int
+    slice_size: int
+    layers: tuple[Layer, ...] = ()  # all slice layers, if there is more than one
+    slice_size_at_level: dict[int, int] = field(default_factory=dict)  # pods that come together below the slice level
+
+    @property
+    def best_fit(self) -> bool:
+        """Fill the largest domains first and the last one tightly; else (LeastFreeCapacity) the fullest first."""
+        return not (self.unconstrained and self.gates.mixed_profile)
+
+    @property
+    def slice_count(self) -> int:
+        """Whole slices only: a remainder of the workers is dropped, as in Kueue."""
+        return self.workers.count // self.slice_size
+
+    @property
+    def leader_count(self) -> int:
+        """1 with a leader, else 0."""
+        return 0 if self.leader is None else 1
+
+    @classmethod
+    def of(
+        cls, levels: Sequence[str], workers: PodSetRequest, leader: PodSetRequest | None, gates: Gates
+    ) -> AssignmentParameters | Failure:
+        """What the workers' request means on these levels; the leader's own request is not looked at."""
+        request = workers.topology
+        layers = request.slices if gates.multi_layer else request.slices[:1]
+        outer, *inner = layers or (Layer(levels[-1], 1),)  # without slices, every pod is one of its own
+        if any(layer.size <= 0 for layer in layers):
+            return Failure("slice topology requested, but slice size not provided")
+        key = _requested_level(request, levels)
+        if key is None:
+            return Failure("topology level not specified")
+        if key not in levels:
+            return Failure(f"no requested topology level: {key}")
+        if outer.level not in levels:
+            return Failure(f"no requested topology level for slices: {outer.level}")
+        if levels.index(outer.level) < levels.index(key):
+            return Failure(f"podset slice topology {outer.level} is above the podset topology {key}")
+        sizes = _inner_sizes(outer, inner, levels)
+        if isinstance(sizes, Failure):
+            return sizes
+        return cls(
+            workers,
+            leader,
+            gates,
+            level=levels.index(key),
+            required=request.mode == TopologyMode.REQUIRED,
+            unconstrained=request.mode not in (TopologyMode.REQUIRED, TopologyMode.PREFERRED),
+            slice_level=levels.index(outer.level),
+            slice_size=outer.size,
+            layers=layers if inner else (),
+            slice_size_at_level=sizes,
+        )
 
 
-class Room:
+def _requested_level(request: TopologyRequest, levels: Sequence[str]) -> str | None:
+    if request.mode in (TopologyMode.REQUIRED, TopologyMode.PREFERRED):
+        return request.level
+    if request.slices:
+        return levels[0]
+    return levels[-1] if request.mode in (TopologyMode.UNCONSTRAINED, TopologyMode.IMPLIED) else None
+
+
+def _inner_sizes(outer: Layer, inner: Sequence[Layer], levels: Sequence[str]) -> dict[int, int] | Failure:
+    """Pods that come together on each level below the slice level; a layer also rules the levels above it."""
+    sizes: dict[int, int] = {}
+    for layer in inner:
+        if layer.level not in levels:
+            return Failure(f"no requested topology level for additional slice layer: {layer.level}")
+        above, level = levels.index(outer.level), levels.index(layer.level)
+        if level <= above:
+            return Failure(f"additional slice layer topology {layer.level} must be at a lower level than {outer.level}")
+        if outer.size % layer.size != 0:
+            return Failure(
+                f"additional slice layer size {layer.size} must evenly divide parent layer size {outer.size}"
+            )
+        sizes.update(dict.fromkeys(range(above + 1, level + 1), layer.size))
+        outer = layer
+    return sizes
+
+
+@dataclass(eq=False, slots=True)
+class DomainState:
     """What fits in one domain.
 
-    `pods` and `slices` are for workers alone; the `_led` pair is what is left for them once the leader sits somewhere
-    inside (the same without a leader). Slices are 0 below the slice level.
+    `pod_count` and `slice_count` are for workers alone; the `_with_leader` pair is what is left for them once the
+    leader sits somewhere inside (the same without a leader). Slices are 0 below the slice level.
     """
 
-    __slots__ = ("affinity", "children", "domain", "leaders", "pods", "pods_led", "slices", "slices_led")
+    domain: Domain
+    children: list[DomainState] = field(default_factory=list)
+    pod_count: int = 0
+    pod_count_with_leader: int = 0
+    slice_count: int = 0
+    slice_count_with_leader: int = 0
+    leader_count: int = 0  # 1 if a leader pod fits
+    affinity_score: int = 0  # weights of the preferred affinity terms met by the nodes inside
 
-    def __init__(self, domain: Domain, children: list[Room]) -> None:
-        self.domain = domain
-        self.children = children
-        self.pods = self.pods_led = self.slices = self.slices_led = 0
-        self.leaders = 0  # 1 if a leader pod fits
-        self.affinity = 0  # weights of the preferred affinity terms met by the nodes inside
-
-    def copy(self) -> Room:
+    def copy(self) -> DomainState:
         """A private copy of the whole subtree."""
-        twin = Room(self.domain, [child.copy() for child in self.children])
-        twin.pods, twin.pods_led = self.pods, self.pods_led
-        twin.slices, twin.slices_led = self.slices, self.slices_led
-        twin.leaders, twin.affinity = self.leaders, self.affinity
-        return twin
+        return replace(self, children=[child.copy() for child in self.children])
 
-    def cut(self, size: int) -> None:
-        """Count slices of `size` pods anew."""
-        self.slices, self.slices_led = self.pods // size, self.pods_led // size
+    def cut(self, slice_size: int) -> None:
+        """Count slices of `slice_size` pods anew."""
+        self.slice_count = self.pod_count // slice_size
+        self.slice_count_with_leader = self.pod_count_with_leader // slice_size
 
-    def total(self, inner_size: int, leaders: int) -> None:
-        """Sum up the children, who take pods in multiples of `inner_size`.
+    def sum_up(self, level: int, parameters: AssignmentParameters) -> None:
+        """Set the counts from those of the children; a leaf only counts its slices."""
+        if self.children:
+            self._sum_children(parameters.slice_size_at_level.get(level + 1, 1), parameters.leader_count)
+        if level == parameters.slice_level:
+            self.cut(parameters.slice_size)
+
+    def _sum_children(self, multiple: int, leader_count: int) -> None:
+        """The children take pods in multiples.
 
         The leader goes where it costs the workers least: the smallest loss among the children that can host it.
         """
-        self.pods = self.pods_led = self.slices = self.slices_led = self.leaders = self.affinity = 0
-        pod_losses, slice_losses = [], []
-        for child in self.children:
-            pods = child.pods - child.pods % inner_size
-            self.pods += pods
-            self.slices += child.slices
-            self.leaders = max(self.leaders, child.leaders)
-            self.affinity += child.affinity
-            if child.leaders >= leaders:
-                pod_losses.append(pods - (child.pods_led - child.pods_led % inner_size))
-                slice_losses.append(child.slices - child.slices_led)
-        if pod_losses:
-            self.pods_led = self.pods - min(pod_losses)
-            self.slices_led = self.slices - min(slice_losses)
+        pods = [child.pod_count - child.pod_count % multiple for child in self.children]
+        self.pod_count, self.slice_count = sum(pods), sum(child.slice_count for child in self.children)
+        self.leader_count = max(child.leader_count for child in self.children)
+        self.affinity_score = sum(child.affinity_score for child in self.children)
+        self.pod_count_with_leader = self.slice_count_with_leader = 0
+        hosts = [(child, n) for child, n in zip(self.children, pods, strict=True) if child.leader_count >= leader_count]
+        if hosts:
+            lost = min(n - c.pod_count_with_leader + c.pod_count_with_leader % multiple for c, n in hosts)
+            self.pod_count_with_leader = self.pod_count - lost
+            lost = min(child.slice_count - child.slice_count_with_leader for child, _ in hosts)
+            self.slice_count_with_leader = self.slice_count - lost
 
 
-class Exclusions:
-    """Why leaves take no pod, for failure messages."""
-
-    def __init__(self, total: int) -> None:
-        self.total = total
-        self.reasons: Counter[str] = Counter()
-
-    def tail(self) -> str:
-        if not self.reasons:
-            return ""
-        items = sorted(f"{reason}: {count}" for reason, count in self.reasons.items())
-        return f". Total nodes: {self.total}; excluded: {', '.join(items)}"
+Levels = list[list[DomainState]]  # of every level, in the order of the tree's domains
 
 
-def one_pod(podset: PodSet) -> Request:
-    """What one pod takes. `pods` itself counts like any other resource, one per pod."""
+def one_pod(podset: PodSetRequest) -> list[tuple[str, int]]:
+    """What one pod takes, by name. `pods` itself counts like any other resource, one per pod."""
     taken = Counter(podset.requests)
     taken[PODS] += 1
-    return tuple(sorted(taken.items()))
+    return sorted(taken.items())
 
 
-def fit(request: Request, free: Resources) -> tuple[int, str]:
+def count_in(request: Sequence[tuple[str, int]], free: Resources) -> tuple[int, str]:
     """How many pods fit, and the resource that says so (the first by name on ties)."""
     count, limit = MAX_COUNT, ""
     for name, quantity in request:
-        if quantity > 0:
-            room = max(free.get(name, 0) // quantity, 0)
-            if room < count:
-                count, limit = room, name
+        if quantity > 0 and (fitting := max(free.get(name, 0) // quantity, 0)) < count:
+            count, limit = fitting, name
     return count, limit
 
 
-def count_rooms(
-    tree: Tree,
+def less(free: Resources, requests: Resources, pods: int = 1) -> Resources:
+    """What `pods` pods leave; they take one unit of `pods` each, besides what they request."""
+    left = dict(free)
+    for name, quantity in requests.items():
+        left[name] = left.get(name, 0) - quantity * pods
+    left[PODS] = left.get(PODS, 0) - pods
+    return left
+
+
+def fill_in_counts(
+    tree: TopologyTree,
     free: Sequence[Resources],
-    demand: Demand,
+    parameters: AssignmentParameters,
     tolerations: Sequence[Toleration],
-    respect_affinity: bool,
     within: Path = (),
-) -> tuple[Levels, Exclusions]:
-    """Rooms of all levels. free: resources left on each leaf, by rank; within: the domain to stay in."""
-    exclusions = Exclusions(len(tree.leaves))
-    leaves = [Room(leaf, []) for leaf in tree.leaves]
-    request = one_pod(demand.workers)
-    leader_request = None if demand.leader is None else one_pod(demand.leader)
-    for room in leaves:
-        reason = _closed(room.domain, tree, demand.workers, tolerations)
-        if reason is not None:
-            exclusions.reasons[reason] += 1
+) -> tuple[Levels, str]:
+    """The states of all levels, and why leaves take no pod, as failure messages end ("" if all take some).
+
+    free: resources left on each leaf, by rank; within: the domain to stay in. Only hosts are asked for taints,
+    selectors and affinity, and only for the workers, even in a group.
+    """
+    workers, leader = parameters.workers, parameters.leader
+    request, leader_request = one_pod(workers), one_pod(leader) if leader is not None else ()
+    reasons: Counter[str] = Counter()
+    leaves = [DomainState(leaf) for leaf in tree.leaves]
+    for state, left in zip(leaves, free, strict=True):
+        if tree.by_host:
+            node = state.domain.nodes[0]
+            reason = obstacle(node, workers.node_selector, tolerations, workers.affinity)
+            if reason is not None:
+                reasons[reason] += 1
+                continue
+            if parameters.gates.respect_preferred_affinity:
+                state.affinity_score = affinity_score(node, workers.affinity)
+        if state.domain.path[: len(within)] != within:
+            reasons["topologyDomain"] += 1
             continue
-        if respect_affinity and tree.by_host:
-            room.affinity = preference(room.domain.nodes[0], demand.workers.affinity)
-        if not room.domain.under(within):
-            exclusions.reasons["topologyDomain"] += 1
-            continue
-        limit = _fill(room, free[room.domain.rank], request, leader_request)
-        if room.pods == 0:
-            exclusions.reasons[f'resource "{limit}"'] += 1
-    return _pile_up(tree, leaves, demand), exclusions
-
-
-def sum_up(room: Room, level: int, demand: Demand) -> None:
-    """Set the counts of a room from those of its children; a leaf only counts its slices."""
-    if room.children:
-        room.total(demand.inner.get(level + 1, 1), demand.leaders)
-    if level == demand.slice_level:
-        room.cut(demand.slice_size)
-
-
-def _closed(leaf: Domain, tree: Tree, workers: PodSet, tolerations: Sequence[Toleration]) -> str | None:
-    """Why no worker may run on the leaf. Only hosts are asked, and only for the workers, even in a group."""
-    if not tree.by_host:
-        return None
-    return obstacle(leaf.nodes[0], workers.node_selector, tolerations, workers.affinity)
-
-
-def _fill(room: Room, free: Resources, request: Request, leader: Request | None) -> str:
-    """Count the pods of a leaf; returns the resource that limits them."""
-    room.pods, limit = fit(request, free)
-    room.pods_led = room.pods
-    if leader is not None and fit(leader, free)[0] > 0:
-        room.leaders = 1
-        taken = dict(leader)
-        room.pods_led = fit(request, {name: left - taken.get(name, 0) for name, left in free.items()})[0]
-    return limit
-
-
-def _pile_up(tree: Tree, leaves: list[Room], demand: Demand) -> Levels:
-    """The rooms of the upper levels on top of the leaves."""
+        state.pod_count, limit = count_in(request, left)
+        state.pod_count_with_leader = state.pod_count
+        if leader is not None and count_in(leader_request, left)[0] > 0:
+            state.leader_count = 1
+            state.pod_count_with_leader = count_in(request, less(left, leader.requests))[0]
+        if state.pod_count == 0:
+            reasons[f'resource "{limit}"'] += 1
     levels = [leaves]
     for domains in reversed(tree.domains[:-1]):
         below = levels[0]
-        levels.insert(0, [Room(domain, [below[child.rank] for child in domain.children]) for domain in domains])
-    for level in range(tree.last, -1, -1):
-        for room in levels[level]:
-            sum_up(room, level, demand)
-    return levels
+        levels.insert(0, [DomainState(domain, [below[child.rank] for child in domain.children]) for domain in domains])
+    for level in reversed(range(len(levels))):
+        for state in levels[level]:
+            state.sum_up(level, parameters)
+    items = sorted(f"{reason}: {count}" for reason, count in reasons.items())
+    return levels, f". Total nodes: {len(leaves)}; excluded: {', '.join(items)}" if items else ""

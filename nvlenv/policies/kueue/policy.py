@@ -19,12 +19,22 @@ many racks), it takes the nearest legal one.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
-from nvlenv.cluster.types import Mode as JobMode
+from nvlenv.cluster.types import Mode
 from nvlenv.common.kernel import kernel
 from nvlenv.policies.kueue.snapshot import Snapshot
-from nvlenv.policies.kueue.types import HOSTNAME, Failure, Layer, Mode, Node, PodSet, TopologyRequest
+from nvlenv.policies.kueue.types import (
+    HOSTNAME,
+    Failure,
+    KueueNode,
+    Layer,
+    PodSetRequest,
+    TopologyMode,
+    TopologyRequest,
+)
 from nvlenv.simulator.decision import Action, Decision
 from nvlenv.simulator.events import start
 from nvlenv.simulator.occupancy import occupy
@@ -52,30 +62,32 @@ class KueuePolicy:
         where, turn = sim.clock.ctypes.data, int(sim.clock[0]["decisions"])
         planned_turn, plan = self._plans.get(where, (-1, {}))
         if turn != planned_turn or not any(decision.mask[rack] for rack in plan):
-            plan = rack_counts(sim, Ground(sim).place(sim))
+            plan = rack_counts(sim, KueueView(sim).place(sim))
             self._plans[where] = turn, plan
         racks = [rack for rack in plan if decision.mask[rack]]
         if not racks:
             return layout.fill if decision.mask[layout.fill] else int(legal[0])
         rack = max(racks, key=lambda r: (plan[r], -r))
-        plan[rack] -= min(int(sim.clock[0]["pods_left"]), int(sim.cap[rack, _pod_gpus(sim)]))
+        plan[rack] -= min(
+            int(sim.clock[0]["pods_left"]), int(sim.cap[rack, sim.jobs[sim.clock[0]["current"]]["pod_gpus"]])
+        )
         if plan[rack] <= 0:
             del plan[rack]
         return layout.place(rack)
 
     def play(self, sim: Sim) -> None:
         """Play an episode to its end, every pod on the node that Kueue chooses."""
-        ground, racks = Ground(sim), len(sim.racks)
+        view, racks = KueueView(sim), len(sim.racks)
         alive = advance(sim)
         while alive:
-            counts = ground.place(sim) if sim.mask[:racks].any() else {}
+            counts = view.place(sim) if sim.mask[:racks].any() else {}
             if counts:
                 alive = _bind(sim, np.array(list(counts), np.int32), np.array(list(counts.values()), np.int32))
             else:
                 alive = step(sim, 2 * racks + 1)
 
 
-class Ground:
+class KueueView:
     """The nodes of a simulator as Kueue sees them. Names are zero-padded, so that their order is that of numbers.
 
     Kueue leaves out blocked nodes; here they stay with nothing free, which is the same to every placement.
@@ -84,11 +96,9 @@ class Ground:
     def __init__(self, sim: Sim) -> None:
         heights = sim.ancestors.shape[1] - 1  # the topmost domain is the whole cluster, for which Kueue has no level
         self.levels = tuple(_level(height) for height in reversed(range(heights)))
-        self._names = {
-            f"{node:07d}": node for rack in sim.racks for node in range(int(rack["node0"]), int(rack["node1"]))
-        }
-        self._snapshot = Snapshot((*self.levels, HOSTNAME), [self._node(sim, name) for name in self._names])
-        self._nodes = [self._names[leaf.path[-1]] for leaf in self._snapshot.tree.leaves]  # in Kueue's order
+        nodes = [node for rack in sim.racks for node in range(int(rack["node0"]), int(rack["node1"]))]
+        self._snapshot = Snapshot((*self.levels, HOSTNAME), [self._node(sim, node) for node in nodes])
+        self._nodes = [int(leaf.path[-1]) for leaf in self._snapshot.tree.leaves]  # in Kueue's order
 
     def place(self, sim: Sim) -> dict[int, int]:
         """Pods of the rest of the job at hand by node; empty if Kueue would let it wait."""
@@ -96,16 +106,16 @@ class Ground:
         self._snapshot.free = [{GPU: gpus, PODS: MANY_PODS} for gpus in free]
         job, c = sim.jobs[sim.clock[0]["current"]], sim.clock[0]
         count = int(c["units_left"] - 1) * int(job["unit_pods"]) + int(c["pods_left"])
-        podset = PodSet("job", count, {GPU: int(job["pod_gpus"])}, request_of(job, len(self.levels)))
+        podset = PodSetRequest("job", count, {GPU: int(job["pod_gpus"])}, request_of(job, len(self.levels)))
         placed = self._snapshot.assign([podset])["job"]
         if isinstance(placed, Failure):
             return {}
-        return {self._names[path[-1]]: pods for path, pods in placed.domains}
+        return {int(path[-1]): pods for path, pods in placed.domains}
 
-    def _node(self, sim: Sim, name: str) -> Node:
-        domains = sim.ancestors[sim.nodes["rack"][self._names[name]]]
+    def _node(self, sim: Sim, node: int) -> KueueNode:
+        name, domains = f"{node:07d}", sim.ancestors[sim.nodes["rack"][node]]
         labels = {level: f"{domain:07d}" for level, domain in zip(reversed(self.levels), domains, strict=False)}
-        return Node(name, {**labels, HOSTNAME: name}, {})
+        return KueueNode(name, {**labels, HOSTNAME: name}, {})
 
 
 def request_of(job: np.void, levels: int) -> TopologyRequest:
@@ -114,30 +124,25 @@ def request_of(job: np.void, levels: int) -> TopologyRequest:
     A promise of the whole cluster, which has no level of its own, is none.
     """
     level = _level(int(job["height"]))
-    if job["mode"] == JobMode.UNCONSTRAINED or job["height"] >= levels:
-        return TopologyRequest(Mode.UNCONSTRAINED)
-    if job["mode"] == JobMode.PREFERRED:
-        return TopologyRequest(Mode.PREFERRED, level)
+    if job["mode"] == Mode.UNCONSTRAINED or job["height"] >= levels:
+        return TopologyRequest(TopologyMode.UNCONSTRAINED)
+    if job["mode"] == Mode.PREFERRED:
+        return TopologyRequest(TopologyMode.PREFERRED, level)
     if job["units"] > 1:
-        return TopologyRequest(Mode.SLICE_ONLY, slices=(Layer(level, int(job["unit_pods"])),))
-    return TopologyRequest(Mode.REQUIRED, level)
+        return TopologyRequest(TopologyMode.SLICE_ONLY, slices=(Layer(level, int(job["unit_pods"])),))
+    return TopologyRequest(TopologyMode.REQUIRED, level)
 
 
 def rack_counts(sim: Sim, counts: dict[int, int]) -> dict[int, int]:
     """Pods by rack from pods by node."""
-    racks: dict[int, int] = {}
+    racks: Counter[int] = Counter()
     for node, pods in counts.items():
-        rack = int(sim.nodes[node]["rack"])
-        racks[rack] = racks.get(rack, 0) + pods
+        racks[int(sim.nodes[node]["rack"])] += pods
     return racks
 
 
 def _level(height: int) -> str:
     return f"level-{height}"
-
-
-def _pod_gpus(sim: Sim) -> int:
-    return int(sim.jobs[sim.clock[0]["current"]]["pod_gpus"])
 
 
 @kernel

@@ -1,27 +1,35 @@
-"""A cluster as one scheduling cycle sees it: nodes, what is used on them, and pod sets placed one after another."""
+"""A cluster as one scheduling cycle sees it, and the placement of a workload's pod sets on it.
+
+Kueue's `TASFlavorSnapshot`: what is free on each leaf; pod sets placed one after another, a leader together with its
+workers; lost nodes replaced; elastic workloads resized.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
-from itertools import groupby
 
 from nvlenv.common.errors import InputError
-from nvlenv.policies.kueue.placement import Ground, place
-from nvlenv.policies.kueue.repair import merge, replace_node, stale_domain, truncate
-from nvlenv.policies.kueue.topology import Tree
+from nvlenv.policies.kueue.balanced import balanced
+from nvlenv.policies.kueue.counting import AssignmentParameters, DomainState, Levels, fill_in_counts, less
+from nvlenv.policies.kueue.search import Assigned, Remaining, Shortfall, descend, distribute, search
+from nvlenv.policies.kueue.topology import TopologyTree
 from nvlenv.policies.kueue.types import (
-    PODS,
     Assignment,
     Failure,
     Gates,
-    Node,
-    PodSet,
+    KueueNode,
+    Layer,
+    Path,
+    PodSetRequest,
     Repair,
     Resources,
     Result,
     RunningPod,
     Toleration,
+    TopologyMode,
     Usage,
 )
 
@@ -31,180 +39,269 @@ _OVER = ("Succeeded", "Failed")  # phases in which a pod holds nothing any more
 class Snapshot:
     """Nodes of one topology and flavor, less what runs on them.
 
-    levels: node label keys, coarse to fine. flavor_labels: labels a node must carry. flavor_tolerations: added to those
-    of every pod. running_pods: pods that no topology assignment stands for. usage: of admitted workloads; on a host
-    topology that of all flavors which share the hosts. Raises InputError for levels or nodes no topology can have.
+    levels: node label keys, coarse to fine. topology: its name, for failure messages. flavor_labels: labels a node must
+    carry. flavor_tolerations: added to those of every pod. running_pods: pods that no topology assignment stands for.
+    usage: of admitted workloads; on a host topology that of all flavors which share the hosts. Raises InputError for
+    levels or nodes no topology can have.
     """
 
     def __init__(
         self,
         levels: Sequence[str],
-        nodes: Sequence[Node],
+        nodes: Sequence[KueueNode],
         *,
+        gates: Gates | None = None,
         topology: str = "default",
         flavor_labels: Mapping[str, str] | None = None,
         flavor_tolerations: Sequence[Toleration] = (),
         running_pods: Sequence[RunningPod] = (),
         usage: Sequence[Usage] = (),
     ) -> None:
-        self.tree = Tree(levels, nodes, flavor_labels or {})
-        self.topology = topology
-        self.tolerations = tuple(flavor_tolerations)
-        self.free: list[Resources] = [_sum(node.allocatable for node in leaf.nodes) for leaf in self.tree.leaves]
+        self.tree = TopologyTree(levels, nodes, flavor_labels or {})
+        self.gates = gates or Gates()
+        self.free: list[Resources] = [
+            sum((Counter(node.allocatable) for node in leaf.nodes), Counter()) for leaf in self.tree.leaves
+        ]
+        self._topology, self._tolerations = topology, tuple(flavor_tolerations)
         for pod in running_pods:
             leaf = self.tree.leaf_by_node.get(pod.node or "")
             if leaf is not None and pod.phase not in _OVER:
-                self.free[leaf.rank] = _less(self.free[leaf.rank], pod.requests, 1)
+                self.free[leaf.rank] = less(self.free[leaf.rank], pod.requests)
         for entry in usage:
-            _charge(self.tree, self.free, entry)
+            self.charge(entry)
 
-    def assign(self, podsets: Sequence[PodSet], gates: Gates | None = None, repair: Repair | None = None) -> Result:
+    def charge(self, usage: Usage) -> None:
+        """Take what the pods use from their leaf; a leaf that is gone holds nothing."""
+        leaf = self.tree.leaf_at(usage.values)
+        if leaf is not None:
+            self.free[leaf.rank] = less(self.free[leaf.rank], usage.requests, usage.count)
+
+    def assign(self, podsets: Sequence[PodSetRequest], repair: Repair | None = None) -> Result:
         """Place the pod sets of one workload in order, each seeing the ones before. The snapshot itself stays as it is.
 
         The first failure ends the run: later pod sets have no entry. With `repair` only the pods on the first
         unhealthy node are placed, and pod sets without an old assignment have no entry. Raises InputError for pod sets
         that no workload can have.
         """
-        _check_podsets(podsets)
-        ground = Ground(self.tree, list(self.free), self.topology, self.tolerations, gates or Gates())
+        trial = copy(self)
+        trial.free = list(self.free)
         result: Result = {}
         for members in _groups(podsets):
             if repair is not None and repair.unhealthy_nodes:
-                found = _repaired(ground, members, repair)
+                found = trial._repair(members, repair)
             else:
-                found = _placed(ground, members)
+                found = trial._place_group(members)
             result.update(found)
             if any(isinstance(outcome, Failure) for outcome in found.values()):
                 break
         return result
 
+    # One pod set, or a leader and its workers
 
-def assign(
-    levels: Sequence[str],
-    nodes: Sequence[Node],
-    podsets: Sequence[PodSet],
-    gates: Gates | None = None,
-    *,
-    topology: str = "default",
-    flavor_labels: Mapping[str, str] | None = None,
-    flavor_tolerations: Sequence[Toleration] = (),
-    running_pods: Sequence[RunningPod] = (),
-    usage: Sequence[Usage] = (),
-    repair: Repair | None = None,
-) -> Result:
-    """One workload on one cluster: pod set name -> Assignment or Failure. See `Snapshot` for the arguments."""
-    snapshot = Snapshot(
-        levels,
-        nodes,
-        topology=topology,
-        flavor_labels=flavor_labels,
-        flavor_tolerations=flavor_tolerations,
-        running_pods=running_pods,
-        usage=usage,
-    )
-    return snapshot.assign(podsets, gates, repair)
+    def _place_group(self, members: Sequence[PodSetRequest]) -> Result:
+        """The larger of two are the workers, the first on a tie."""
+        workers = max(members, key=lambda podset: podset.count)
+        leader = next((podset for podset in members if podset is not workers), None)
+        resized = self._resize(workers, leader) if self.gates.elastic else None
+        if resized is not None:
+            return resized
+        placed = self._place(workers, leader)
+        return {podset.name: placed if isinstance(placed, Failure) else placed[podset.name] for podset in members}
 
+    def _place(
+        self, workers: PodSetRequest, leader: PodSetRequest | None = None, within: Path = ()
+    ) -> dict[str, Assignment] | Failure:
+        """Assignments by pod set, charged. within: path of the domain in which the pods must stay."""
+        parameters = AssignmentParameters.of(self.tree.levels, workers, leader, self.gates)
+        if isinstance(parameters, Failure):
+            return parameters
+        if not self.tree.leaves:
+            return Failure(f"no topology domains at level: {self.tree.levels[parameters.level]}")
+        tolerations = (*workers.tolerations, *self._tolerations)
+        levels, excluded = fill_in_counts(self.tree, self.free, parameters, tolerations, within)
+        assigned = _on_leaves(levels, parameters)
+        if isinstance(assigned, Shortfall):
+            return Failure(self._not_fit(levels, parameters, assigned, excluded))
+        placed = {workers.name: self._assignment([(entry.state, entry.pod_count) for entry in assigned])}
+        if leader is not None:
+            placed[leader.name] = self._assignment([(entry.state, entry.leader_count) for entry in assigned])
+        for podset in (workers, leader):
+            if podset is not None:
+                self._charge_all(podset, placed[podset.name])
+        return placed
 
-def _placed(ground: Ground, members: Sequence[PodSet]) -> Result:
-    """A pod set alone, or leader and workers: the larger one are the workers, the first on a tie."""
-    workers = max(members, key=lambda podset: podset.count)
-    leader = next((podset for podset in members if podset is not workers), None)
-    if ground.gates.elastic and workers.previous is not None:
-        found = _resized(ground, workers, leader, workers.previous)
-        if found is not None:
-            return found
-    placed = place(ground, workers, leader)
-    if isinstance(placed, Failure):
-        return {podset.name: placed for podset in members}
-    for podset in members:
-        _charge_assignment(ground, podset, placed[podset.name])
-    return {podset.name: placed[podset.name] for podset in members}
+    def _assignment(self, counts: Sequence[tuple[DomainState, int]]) -> Assignment:
+        first = len(self.tree.levels) - 1 if self.tree.by_host else 0
+        ordered = sorted(counts, key=lambda entry: entry[0].domain.rank)
+        domains = tuple((state.domain.path[first:], count) for state, count in ordered if count > 0)
+        return Assignment(self.tree.levels[first:], domains)
 
+    def _charge_all(self, podset: PodSetRequest, assignment: Assignment) -> None:
+        for values, count in assignment.domains:
+            self.charge(Usage(values, podset.requests, count))
 
-def _repaired(ground: Ground, members: Sequence[PodSet], repair: Repair) -> Result:
-    result: Result = {}
-    for podset in members:
-        old = repair.assignments.get(podset.name)
-        if old is None:
-            continue
-        if ground.gates.skip_pod_owned and repair.owned_by_single_pod:
-            result[podset.name] = old
-            continue
-        found = replace_node(ground, podset, old, repair.unhealthy_nodes[0])
-        if isinstance(found, Failure):
-            result[podset.name] = found
-            break
-        result[podset.name], new = found
-        _charge_assignment(ground, podset, new)
-    return result
+    def _not_fit(self, levels: Levels, parameters: AssignmentParameters, short: Shortfall, excluded: str) -> str:
+        kind = "slice" if parameters.slice_size > 1 else "pod"
+        if parameters.layers:
+            said = f"doesn't allow to fit; {self._layers_fit(levels, parameters, short.level)}"
+        elif short.fitting == 0:
+            said = f"doesn't allow to fit any of {parameters.slice_count} {kind}(s)"
+        else:
+            said = f"allows to fit only {short.fitting} out of {parameters.slice_count} {kind}(s)"
+        return f'topology "{self._topology}" {said}{excluded}'
 
+    def _layers_fit(self, levels: Levels, parameters: AssignmentParameters, level: int) -> str:
+        """For every layer, how many of its slices fit into the best domain of the searched level."""
+        best = min(levels[level], key=lambda state: (-state.slice_count, self.tree.id_of(state.domain.path)))
+        said = []
+        for layer in parameters.layers:
+            inside = [best]
+            for _ in range(self.tree.levels.index(layer.level) - level):
+                inside = [child for state in inside for child in state.children]
+            fitting = sum(state.pod_count // layer.size for state in inside)
+            wanted = parameters.workers.count // layer.size
+            said.append(f"{fitting}/{wanted} slice(s) fit on level {layer.level}")
+        return "; ".join(said)
 
-def _resized(ground: Ground, workers: PodSet, leader: PodSet | None, old: Assignment) -> Result | None:
-    """An elastic workload keeps its pods: only those it grows by are placed. None if an old leaf is gone."""
-    old_leader = leader.previous if leader is not None else None
-    if any(stale_domain(ground.tree, assignment) for assignment in (old, old_leader) if assignment is not None):
-        return None
-    kept = truncate(old, workers.count)
-    result: Result = {workers.name: kept}
-    _charge_assignment(ground, workers, kept)
-    if leader is not None and old_leader is not None:
-        result[leader.name] = old_leader
-        _charge_assignment(ground, leader, old_leader)
-    if workers.count <= old.pods:
+    # Workloads that keep most of their pods: a lost node is replaced, an elastic workload grows or shrinks
+
+    def _repair(self, members: Sequence[PodSetRequest], repair: Repair) -> Result:
+        result: Result = {}
+        for podset in members:
+            old = repair.assignments.get(podset.name)
+            if old is None:
+                continue
+            if self.gates.skip_pod_owned and repair.owned_by_single_pod:
+                result[podset.name] = old
+                continue
+            result[podset.name] = found = self._replace_node(podset, old, repair.unhealthy_nodes[0])
+            if isinstance(found, Failure):
+                break
         return result
-    newcomers = replace(workers, count=workers.count - old.pods)
-    placed = place(ground, newcomers, leader if old_leader is None else None)
-    if isinstance(placed, Failure):
-        return {workers.name: placed}
-    for podset in (newcomers, leader):
-        if podset is not None and podset.name in placed:
-            _charge_assignment(ground, podset, placed[podset.name])
-    return {**result, **placed, workers.name: merge(ground.tree, kept, placed[workers.name])}
+
+    def _replace_node(self, podset: PodSetRequest, old: Assignment, node: str) -> Assignment | Failure:
+        """The repaired assignment, of which only what is new is charged. The surviving pods never move.
+
+        Where a single host is the domain to stay in (which no assignment that Kueue made asks for), the pods stay
+        there; Kueue itself then finds no node, because it takes the host's name for a whole path.
+        """
+        missing = sum(count for values, count in old.domains if values[-1] == node)
+        kept = Assignment(old.levels, tuple(entry for entry in old.domains if entry[0][-1] != node))
+        stale = self._stale_domain(kept)
+        if stale is not None:
+            return Failure(
+                "Cannot replace the node, because the existing topologyAssignment is invalid, "
+                f"as it contains the stale domain {stale}"
+            )
+        request = podset.topology
+        layers = request.slices if self.gates.multi_layer else request.slices[:1]
+        within: Path | None
+        if kept.domains and layers and all(layer.size > 0 for layer in layers) and missing % layers[0].size != 0:
+            within = self._incomplete_domain(kept, layers, missing)
+            if within is not None:  # the finest layer whose slices the missing pods fill is the only one; or none
+                filled = [layer for layer in layers if missing % layer.size == 0]
+                request = replace(request, slices=tuple(filled[-1:]))
+        else:
+            within = self._required_domain(kept, podset)
+        placed = self._place(replace(podset, count=missing, topology=request), within=within or ())
+        if isinstance(placed, Failure):
+            return placed
+        if not placed[podset.name].domains:
+            return Failure(f"cannot find replacement assignment for unhealthy node: {node}")
+        return self._merge(kept, placed[podset.name])
+
+    def _stale_domain(self, assignment: Assignment) -> str | None:
+        """The first leaf of the assignment that is gone, by its first value."""
+        return next((values[0] for values, _ in assignment.domains if self.tree.leaf_at(values) is None), None)
+
+    def _required_domain(self, kept: Assignment, podset: PodSetRequest) -> Path | None:
+        """Where a required placement already stands: the domain of its first remaining leaf."""
+        mode, level = podset.topology.mode, podset.topology.level
+        if mode != TopologyMode.REQUIRED or not kept.domains or level not in self.tree.levels:
+            return None
+        return self._leaf_path(kept.domains[0][0])[: self.tree.levels.index(level) + 1]
+
+    def _incomplete_domain(self, kept: Assignment, layers: Sequence[Layer], missing: int) -> Path | None:
+        """The domain whose slice lost its pods: with the missing pods it holds whole slices again.
+
+        The finest layer that the missing pods do not fill by themselves decides.
+        """
+        layer = next(layer for layer in reversed(layers) if missing % layer.size != 0)
+        if layer.level not in self.tree.levels:
+            return None
+        depth = self.tree.levels.index(layer.level) + 1
+        counts: Counter[Path] = Counter()
+        for values, count in kept.domains:
+            counts[self._leaf_path(values)[:depth]] += count
+        return min((path for path, count in counts.items() if (count + missing) % layer.size == 0), default=None)
+
+    def _resize(self, workers: PodSetRequest, leader: PodSetRequest | None) -> Result | None:
+        """An elastic workload keeps its pods: only those it grows by are placed. It shrinks from its last leaf.
+
+        None if it has no old assignment, or one with a leaf that is gone.
+        """
+        old = workers.previous
+        old_leader = leader.previous if leader is not None else None
+        if old is None or any(self._stale_domain(one) for one in (old, old_leader) if one is not None):
+            return None
+        domains, left = [], workers.count
+        for values, pods in old.domains:
+            if left > 0:
+                domains.append((values, min(pods, left)))
+            left -= pods
+        kept = Assignment(old.levels, tuple(domains))
+        result: Result = {workers.name: kept}
+        self._charge_all(workers, kept)
+        if leader is not None and old_leader is not None:
+            result[leader.name] = old_leader
+            self._charge_all(leader, old_leader)
+        if left <= 0:
+            return result
+        placed = self._place(replace(workers, count=left), leader if old_leader is None else None)
+        if isinstance(placed, Failure):
+            return {workers.name: placed}
+        return {**result, **placed, workers.name: self._merge(kept, placed[workers.name])}
+
+    def _merge(self, one: Assignment, other: Assignment) -> Assignment:
+        """Both assignments in one, in ascending order of the leaves; they must not be stale."""
+        counts: Counter[Path] = Counter()
+        for values, count in (*one.domains, *other.domains):
+            counts[values] += count
+        ordered = sorted(counts.items(), key=lambda entry: self._leaf_path(entry[0]))
+        return Assignment(other.levels, tuple(ordered))
+
+    def _leaf_path(self, values: Path) -> Path:
+        leaf = self.tree.leaf_at(values)
+        assert leaf is not None, "checked by _stale_domain"
+        return leaf.path
 
 
-def _groups(podsets: Sequence[PodSet]) -> list[list[PodSet]]:
-    """Pod sets of one group together, in the order of their first members."""
-    first = {podset.group: index for index, podset in reversed(list(enumerate(podsets))) if podset.group is not None}
-    keyed = [(index if podset.group is None else first[podset.group], podset) for index, podset in enumerate(podsets)]
-    ordered = sorted(keyed, key=lambda entry: entry[0])
-    return [[podset for _, podset in members] for _, members in groupby(ordered, key=lambda entry: entry[0])]
+def _on_leaves(levels: Levels, parameters: AssignmentParameters) -> list[Assigned] | Shortfall:
+    last = len(levels) - 1
+    if parameters.gates.balanced_placement and not parameters.required and not parameters.unconstrained:
+        even = balanced(levels, parameters)
+        if even is not None:
+            level, assigned = even
+            return descend(assigned, level, last, parameters, pooled=False)
+    found = search(levels, parameters)
+    if isinstance(found, Shortfall):
+        return found
+    level, states = found
+    everything = Remaining(parameters.slice_count, parameters.leader_count)
+    assigned = distribute(states, everything, parameters.slice_size, parameters)
+    return descend(assigned, level, last, parameters, pooled=True)
 
 
-def _check_podsets(podsets: Sequence[PodSet]) -> None:
+def _groups(podsets: Sequence[PodSetRequest]) -> list[list[PodSetRequest]]:
+    """Pod sets of one group together, in the order of their first members. Raises InputError for odd ones."""
     if len({podset.name for podset in podsets}) != len(podsets):
         raise InputError("workload", "pod sets", [podset.name for podset in podsets], "a name of its own for each")
-    for podset in podsets:
+    groups: dict[object, list[PodSetRequest]] = {}
+    for index, podset in enumerate(podsets):
         if podset.count < 0:
             raise InputError("workload", f"{podset.name}.count", podset.count, "0 or more")
-    for members in _groups(podsets):
+        groups.setdefault(index if podset.group is None else podset.group, []).append(podset)
+    for members in groups.values():
         if len(members) > 2:
             raise InputError("workload", "group", [podset.name for podset in members], "a leader and its workers")
-
-
-def _charge_assignment(ground: Ground, podset: PodSet, assignment: Assignment) -> None:
-    for values, count in assignment.domains:
-        _charge(ground.tree, ground.free, Usage(values, podset.requests, count))
-
-
-def _charge(tree: Tree, free: list[Resources], usage: Usage) -> None:
-    """Take what the pods use from their leaf; a leaf that is gone holds nothing."""
-    leaf = tree.leaf_at(usage.values)
-    if leaf is not None:
-        free[leaf.rank] = _less(free[leaf.rank], usage.requests, usage.count)
-
-
-def _less(free: Resources, requests: Resources, pods: int) -> Resources:
-    """What `pods` pods leave; they take one unit of `pods` each, besides what they request."""
-    left = dict(free)
-    for name, quantity in requests.items():
-        left[name] = left.get(name, 0) - quantity * pods
-    left[PODS] = left.get(PODS, 0) - pods
-    return left
-
-
-def _sum(parts: Iterable[Resources]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for part in parts:
-        for name, quantity in part.items():
-            total[name] = total.get(name, 0) + quantity
-    return total
+    return list(groups.values())

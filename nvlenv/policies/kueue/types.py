@@ -18,7 +18,7 @@ Resources = Mapping[str, int]
 Path = tuple[str, ...]  # label values, coarse to fine
 
 
-class Mode(StrEnum):
+class TopologyMode(StrEnum):
     """What a pod set asks of the topology."""
 
     REQUIRED = "required"  # all pods inside one domain of the level, or wait
@@ -39,13 +39,17 @@ class Layer:
 
 @dataclass(frozen=True)
 class TopologyRequest:
-    mode: Mode = Mode.IMPLIED
+    """A pod set's topology annotations."""
+
+    mode: TopologyMode = TopologyMode.IMPLIED
     level: str | None = None  # for REQUIRED and PREFERRED
     slices: tuple[Layer, ...] = ()  # coarse to fine; the first one is the slice, the others are inner layers
 
 
 @dataclass(frozen=True)
 class Taint:
+    """What keeps pods off a node unless they tolerate it, as in Kubernetes."""
+
     key: str
     value: str = ""
     effect: str = "NoSchedule"
@@ -56,6 +60,8 @@ class Taint:
 
 @dataclass(frozen=True)
 class Toleration:
+    """Which taints a pod puts up with, as in Kubernetes."""
+
     key: str = ""  # empty: every key
     operator: str = "Equal"  # or Exists
     value: str = ""
@@ -64,6 +70,8 @@ class Toleration:
 
 @dataclass(frozen=True)
 class Expression:
+    """A condition on one label."""
+
     key: str
     operator: str  # In, NotIn, Exists, DoesNotExist, Gt, Lt
     values: tuple[str, ...] = ()
@@ -79,12 +87,16 @@ class Term:
 
 @dataclass(frozen=True)
 class NodeAffinity:
+    """Which nodes a pod may run on, and which of them it likes better."""
+
     required: tuple[Term, ...] | None = None  # one of them must match; None: no requirement
     preferred: tuple[tuple[int, Term], ...] = ()  # (weight, term)
 
 
 @dataclass(frozen=True)
-class Node:
+class KueueNode:
+    """A node as Kueue's cache knows it."""
+
     name: str
     labels: Mapping[str, str]
     allocatable: Resources
@@ -102,16 +114,24 @@ class Assignment:
 
     @property
     def pods(self) -> int:
+        """How many pods it places."""
         return sum(count for _, count in self.domains)
 
 
 @dataclass(frozen=True)
 class Failure:
+    """Why a pod set finds no place, in Kueue's words."""
+
     reason: str
 
 
+Result = dict[str, Assignment | Failure]  # by pod set
+
+
 @dataclass(frozen=True)
-class PodSet:
+class PodSetRequest:
+    """One pod set of a workload that wants to be placed."""
+
     name: str
     count: int
     requests: Resources  # of one pod, without the implicit one of `pods`
@@ -160,6 +180,3 @@ class Gates:
     multi_layer: bool = True  # TASMultiLayerTopology: inner slice layers count
     skip_pod_owned: bool = True  # SkipReassignmentForPodOwnedWorkloads
     elastic: bool = False  # ElasticJobsViaWorkloadSlicesWithTAS
-
-
-Result = dict[str, Assignment | Failure]

@@ -9,7 +9,7 @@ import pytest
 
 from nvlenv.envs.scenario import load_scenario, scenario_names
 from nvlenv.policies.heuristics.rule import PACKINGS
-from nvlenv.policies.kueue.policy import Ground
+from nvlenv.policies.kueue.policy import KueueView
 from nvlenv.policies.resolver import resolve_policy
 from tests.policies.heuristics.states import (
     PREFERRED,
@@ -49,7 +49,7 @@ def test_small_pods_take_single_gpus_before_a_whole_node() -> None:
     four_pods = {"gpus": 4, "gpus_per_pod": 1, "mode": REQUIRED}
     sim = occupied([[4, 1, 1, 1, 1]], [four_pods])
 
-    kueue = Ground(sim).place(sim)
+    kueue = KueueView(sim).place(sim)
     place_one(sim, resolve_policy("best-fit"))
 
     assert sim.nodes["free"].tolist() == [4, 0, 0, 0, 0]

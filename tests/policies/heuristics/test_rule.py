@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from nvlenv.common.errors import InputError
-from nvlenv.policies import resolver
+from nvlenv.policies import UNTUNED, resolver
 from nvlenv.policies.heuristics.rule import MODIFIERS, OPEN_CHEAPEST, OPEN_HERO, PACKINGS, Rule, parse_rule
 from nvlenv.policies.kueue.policy import KueuePolicy
-from nvlenv.policies.resolver import KUEUE, UNTUNED, Heuristic, baseline_name, resolve_policy
+from nvlenv.policies.resolver import KUEUE, Heuristic, baseline_name, resolve_policy
 
 
 def test_a_name_says_which_parts_there_are() -> None:

@@ -5,60 +5,76 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nvlenv.policies.kueue_tas import (
+from nvlenv.policies.kueue.snapshot import Snapshot
+from nvlenv.policies.kueue.types import (
     HOSTNAME,
     Assignment,
     Failure,
     Gates,
+    KueueNode,
     Layer,
-    Mode,
-    Node,
-    PodSet,
+    PodSetRequest,
+    Repair,
+    Result,
+    TopologyMode,
     TopologyRequest,
-    assign,
 )
 
 LEVELS = ("block", "rack", HOSTNAME)
 BALANCED = Gates(balanced_placement=True)
 AFFINITY = Gates(respect_preferred_affinity=True)
-ANY = TopologyRequest(Mode.UNCONSTRAINED)
+ANY = TopologyRequest(TopologyMode.UNCONSTRAINED)
 
 
 def required(level: str, *layers: tuple[str, int]) -> TopologyRequest:
-    return TopologyRequest(Mode.REQUIRED, level, tuple(Layer(*layer) for layer in layers))
+    return TopologyRequest(TopologyMode.REQUIRED, level, tuple(Layer(*layer) for layer in layers))
 
 
 def preferred(level: str, *layers: tuple[str, int]) -> TopologyRequest:
-    return TopologyRequest(Mode.PREFERRED, level, tuple(Layer(*layer) for layer in layers))
+    return TopologyRequest(TopologyMode.PREFERRED, level, tuple(Layer(*layer) for layer in layers))
 
 
 def slices_only(*layers: tuple[str, int]) -> TopologyRequest:
-    return TopologyRequest(Mode.SLICE_ONLY, None, tuple(Layer(*layer) for layer in layers))
+    return TopologyRequest(TopologyMode.SLICE_ONLY, None, tuple(Layer(*layer) for layer in layers))
 
 
-def hosts(free: Mapping[str, int], levels: Sequence[str] = LEVELS) -> list[Node]:
+def hosts(free: Mapping[str, int], levels: Sequence[str] = LEVELS) -> list[KueueNode]:
     """Nodes from "b1 r1 h1": free GPUs."""
     return [
-        Node(path.split()[-1], dict(zip(levels, path.split(), strict=True)), {"gpu": gpus, "pods": 110})
+        KueueNode(path.split()[-1], dict(zip(levels, path.split(), strict=True)), {"gpu": gpus, "pods": 110})
         for path, gpus in free.items()
     ]
 
 
-def flat(*free: int) -> list[Node]:
+def flat(*free: int) -> list[KueueNode]:
     """Hosts h1, h2, ... with so many free GPUs, in a topology of hosts alone."""
     return hosts({f"h{number}": gpus for number, gpus in enumerate(free, start=1)}, (HOSTNAME,))
 
 
-def rack(*free: int) -> list[Node]:
+def rack(*free: int) -> list[KueueNode]:
     """One rack r1 of hosts h1, h2, ..."""
     return hosts({f"r1 h{number}": gpus for number, gpus in enumerate(free, start=1)}, ("rack", HOSTNAME))
 
 
-def job(count: int, topology: TopologyRequest, gpus: int = 1, **rest: Any) -> PodSet:
-    return PodSet("job", count, {"gpu": gpus}, topology, **rest)
+def job(count: int, topology: TopologyRequest, gpus: int = 1, **rest: Any) -> PodSetRequest:
+    return PodSetRequest("job", count, {"gpu": gpus}, topology, **rest)
 
 
-def place(nodes: Sequence[Node], podset: PodSet, gates: Gates | None = None, **rest: Any) -> dict[str, int] | str:
+def assign(
+    levels: Sequence[str],
+    nodes: Sequence[KueueNode],
+    podsets: Sequence[PodSetRequest],
+    gates: Gates | None = None,
+    repair: Repair | None = None,
+    **rest: Any,
+) -> Result:
+    """One workload on one cluster; see `Snapshot` for the rest."""
+    return Snapshot(levels, nodes, gates=gates, **rest).assign(podsets, repair)
+
+
+def place(
+    nodes: Sequence[KueueNode], podset: PodSetRequest, gates: Gates | None = None, **rest: Any
+) -> dict[str, int] | str:
     """Pods by last label value, or the reason why there are none."""
     width = len(nodes[0].labels) if nodes else 1
     levels = rest.pop("levels", LEVELS[-width:])

@@ -3,7 +3,7 @@
     python tests/policies/kueue/mutate_kueue_tas.py [FILE ...]
 
 Comparisons, `and`/`or`, `min`/`max`, `+`/`-`, integers and signs of sort keys are changed, one at a time, in the core
-files (or in those named, such as `rooms.py`). Each mutant is tried in a process of its own: first on the files of
+files (or in those named, such as `search.py`). Each mutant is tried in a process of its own: first on the files of
 cases, then on the test files. Prints the survivors and the kill rate; the exit code is 0 from 90 % on.
 """
 
@@ -28,16 +28,7 @@ HERE = Path(__file__).parent
 PACKAGE = "nvlenv.policies.kueue"
 ROOT = HERE.parents[2]
 SOURCE = ROOT / "nvlenv" / "policies" / "kueue"
-CORE = (
-    "balanced.py",
-    "counting.py",
-    "orders.py",
-    "placement.py",
-    "repair.py",
-    "request.py",
-    "snapshot.py",
-    "topology.py",
-)
+CORE = ("balanced.py", "counting.py", "search.py", "snapshot.py", "topology.py")
 CASES = tuple(HERE.parents[1] / "cases" / name for name in ("kueue_tas.json", "kueue_tas_recorded.json"))
 TESTS = tuple(str(file) for file in sorted(HERE.glob("test_kueue_tas_*.py")))
 TARGET = 0.9

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from nvlenv.cluster.types import Mode
-from nvlenv.policies.kueue.policy import Ground, rack_counts
+from nvlenv.policies.kueue.policy import KueueView, rack_counts
 from nvlenv.policies.resolver import resolve_policy
 from nvlenv.simulator.decision import ActionLayout, Decision
 from nvlenv.simulator.state import Sim
@@ -43,12 +43,12 @@ def check_promise(sim: Sim, counts: dict[int, int]) -> None:
 def test_it_places_whatever_fits_and_keeps_the_promise(case: Case) -> None:
     sim, picks, racks = case.load(), cycle(case.picks), len(case.load().racks)
     policy, layout = resolve_policy("kueue-tas"), ActionLayout(len(case.load().racks))
-    ground, alive = Ground(sim), advance(sim)
+    view, alive = KueueView(sim), advance(sim)
     while alive:
         is_fresh = sim.jobs[sim.clock[0]["current"]]["first_gpu"] < 0
         can_place = bool(sim.mask[:racks].any())
         if is_fresh and can_place:
-            check_promise(sim, ground.place(sim))
+            check_promise(sim, view.place(sim))
         action = policy(Decision(sim, sim.mask, layout))
         assert (action == layout.hold) == (not can_place)
         assert sim.mask[action] or not can_place
@@ -85,12 +85,12 @@ def test_least_free_capacity_scatters_unconstrained_pods() -> None:
     # The fullest nodes first, whatever their racks: seven pods touch all three.
     sim = occupied([[4, 1, 4], [4, 1, 4], [4, 1, 4]], [{"gpus": 7, "gpus_per_pod": 1}])
 
-    assert rack_counts(sim, Ground(sim).place(sim)) == {0: 5, 1: 1, 2: 1}
+    assert rack_counts(sim, KueueView(sim).place(sim)) == {0: 5, 1: 1, 2: 1}
 
 
 def test_slices_are_planned_as_a_whole_and_then_followed() -> None:
     sim = occupied(whole(4, 7, 9, size=9), [gang(12, slice_nodes=4)])
-    plan = rack_counts(sim, Ground(sim).place(sim))
+    plan = rack_counts(sim, KueueView(sim).place(sim))
 
     placed = place_one(sim, resolve_policy("kueue-tas"))
 
@@ -116,4 +116,4 @@ def test_blocked_nodes_take_nothing(mode: Mode) -> None:
     sim = occupied(whole(2, 2), [gang(2, mode)])
     sim.nodes["blocked"][:2] = 1
 
-    assert rack_counts(sim, Ground(sim).place(sim)) == {1: 2}
+    assert rack_counts(sim, KueueView(sim).place(sim)) == {1: 2}

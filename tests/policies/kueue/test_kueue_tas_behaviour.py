@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from nvlenv.policies.kueue_tas import (
+from nvlenv.policies.kueue.types import (
     HOSTNAME,
     Assignment,
     Failure,
     Gates,
+    KueueNode,
     Layer,
-    Mode,
-    Node,
-    PodSet,
+    PodSetRequest,
+    TopologyMode,
     TopologyRequest,
-    assign,
 )
 from tests.policies.kueue.kueue_clusters import (
     ANY,
     BALANCED,
     LEVELS,
+    assign,
     flat,
     hosts,
     job,
@@ -83,7 +83,7 @@ def test_the_pooled_descent_mixes_parents() -> None:
 
 
 def test_capacity_inside_a_leaf_that_is_no_host_is_summed() -> None:
-    nodes = [Node(name, {"rack": "r1"}, {"gpu": 2, "pods": 10}) for name in ("n1", "n2")]
+    nodes = [KueueNode(name, {"rack": "r1"}, {"gpu": 2, "pods": 10}) for name in ("n1", "n2")]
     assert place(nodes, job(1, required("rack"), gpus=4), levels=["rack"]) == {"r1": 1}
 
 
@@ -99,7 +99,7 @@ def test_slices_alone_start_at_the_top_with_the_least_free_domain() -> None:
     nodes = hosts({"A a1": 2, "A a2": 2, "B b1": 6}, LEVELS[1:])
     assert place(nodes, job(4, slices_only((HOSTNAME, 2)))) == {"a1": 2, "a2": 2}
     assert place(nodes, job(8, slices_only((HOSTNAME, 2)))) == {"a1": 2, "a2": 2, "b1": 4}
-    unconstrained = TopologyRequest(Mode.UNCONSTRAINED, None, (Layer(HOSTNAME, 2),))
+    unconstrained = TopologyRequest(TopologyMode.UNCONSTRAINED, None, (Layer(HOSTNAME, 2),))
     assert place(nodes, job(4, unconstrained)) == {"a1": 2, "a2": 2}
 
 
@@ -136,8 +136,8 @@ def test_an_inner_layer_also_rules_the_levels_above_it() -> None:
 
 def test_the_leader_goes_where_the_workers_lose_nothing() -> None:
     nodes = rack(4, 5)
-    leader = PodSet("leader", 1, {"gpu": 1}, required("rack"), group="g")
-    workers = PodSet("workers", 4, {"gpu": 2}, required("rack"), group="g")
+    leader = PodSetRequest("leader", 1, {"gpu": 1}, required("rack"), group="g")
+    workers = PodSetRequest("workers", 4, {"gpu": 2}, required("rack"), group="g")
     result = assign(LEVELS[1:], nodes, [leader, workers])
     assert {name: shown(outcome) for name, outcome in result.items()} == {
         "leader": {"h2": 1},
@@ -146,8 +146,8 @@ def test_the_leader_goes_where_the_workers_lose_nothing() -> None:
 
 
 def test_a_group_fails_with_one_reason() -> None:
-    leader = PodSet("leader", 1, {"gpu": 2}, required("rack"), group="g")
-    workers = PodSet("workers", 2, {"gpu": 1}, required("rack"), group="g")
+    leader = PodSetRequest("leader", 1, {"gpu": 2}, required("rack"), group="g")
+    workers = PodSetRequest("workers", 2, {"gpu": 1}, required("rack"), group="g")
     result = assign(LEVELS[1:], rack(1, 1), [workers, leader])
     reason = 'topology "default" allows to fit only 2 out of 2 pod(s)'
     assert result == {"leader": Failure(reason), "workers": Failure(reason)}
@@ -155,8 +155,8 @@ def test_a_group_fails_with_one_reason() -> None:
 
 def test_only_the_workers_template_decides_which_hosts_are_open() -> None:
     nodes = rack(4)
-    leader = PodSet("leader", 1, {"gpu": 1}, required("rack"), node_selector={"no": "host"}, group="g")
-    workers = PodSet("workers", 2, {"gpu": 1}, required("rack"), group="g")
+    leader = PodSetRequest("leader", 1, {"gpu": 1}, required("rack"), node_selector={"no": "host"}, group="g")
+    workers = PodSetRequest("workers", 2, {"gpu": 1}, required("rack"), group="g")
     assert shown(assign(LEVELS[1:], nodes, [leader, workers])["leader"]) == {"h1": 1}
 
 

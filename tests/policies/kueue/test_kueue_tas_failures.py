@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from nvlenv.common.errors import InputError
-from nvlenv.policies.kueue_tas import HOSTNAME, Mode, Node, PodSet, Snapshot, Taint, TopologyRequest, assign
-from tests.policies.kueue.kueue_clusters import ANY, LEVELS, flat, hosts, job, place, preferred, rack, required
+from nvlenv.policies.kueue.snapshot import Snapshot
+from nvlenv.policies.kueue.types import HOSTNAME, KueueNode, PodSetRequest, Taint, TopologyMode, TopologyRequest
+from tests.policies.kueue.kueue_clusters import ANY, LEVELS, assign, flat, hosts, job, place, preferred, rack, required
 
 
 @pytest.mark.parametrize(
@@ -14,8 +15,8 @@ from tests.policies.kueue.kueue_clusters import ANY, LEVELS, flat, hosts, job, p
     [
         (required("rack", (HOSTNAME, 0)), "slice topology requested, but slice size not provided"),
         (required("rack", (HOSTNAME, 2), (HOSTNAME, 0)), "slice topology requested, but slice size not provided"),
-        (TopologyRequest(Mode.EMPTY), "topology level not specified"),
-        (TopologyRequest(Mode.SLICE_ONLY), "topology level not specified"),
+        (TopologyRequest(TopologyMode.EMPTY), "topology level not specified"),
+        (TopologyRequest(TopologyMode.SLICE_ONLY), "topology level not specified"),
         (required("row"), "no requested topology level: row"),
         (preferred("row", ("hall", 2)), "no requested topology level: row"),
         (required("rack", ("hall", 2)), "no requested topology level for slices: hall"),
@@ -51,8 +52,8 @@ def test_failures_count_in_slices_and_name_the_topology() -> None:
 
 
 def test_exclusions_are_sorted_and_count_only_leaves_without_any_room() -> None:
-    nodes = [*rack(0, 1, 0), Node("h4", {"rack": "r1", HOSTNAME: "h4"}, {"pods": 0, "gpu": 4})]
-    nodes.append(Node("h5", {"rack": "r1", HOSTNAME: "h5"}, {"pods": 9, "gpu": 4}, taints=(Taint("a", "b"),)))
+    nodes = [*rack(0, 1, 0), KueueNode("h4", {"rack": "r1", HOSTNAME: "h4"}, {"pods": 0, "gpu": 4})]
+    nodes.append(KueueNode("h5", {"rack": "r1", HOSTNAME: "h5"}, {"pods": 9, "gpu": 4}, taints=(Taint("a", "b"),)))
     assert place(nodes, job(2, ANY), levels=LEVELS[1:]) == (
         'topology "default" allows to fit only 1 out of 2 pod(s). Total nodes: 5; '
         'excluded: resource "gpu": 2, resource "pods": 1, taint "a=b:NoSchedule": 1'
@@ -75,12 +76,12 @@ def test_levels_no_topology_can_have_are_an_input_error(levels: list[str]) -> No
 
 def test_sixteen_levels_are_allowed() -> None:
     levels = [f"l{number}" for number in range(16)]
-    node = Node("n", dict.fromkeys(levels, "x"), {"gpu": 1, "pods": 1})
+    node = KueueNode("n", dict.fromkeys(levels, "x"), {"gpu": 1, "pods": 1})
     assert place([node], job(1, required("l15")), levels=levels) == {"x": 1}
 
 
 def test_two_nodes_with_one_host_name_are_an_input_error() -> None:
-    twins = [Node(f"n{rack}", {"rack": rack, HOSTNAME: "h"}, {"pods": 1}) for rack in ("r1", "r2")]
+    twins = [KueueNode(f"n{rack}", {"rack": rack, HOSTNAME: "h"}, {"pods": 1}) for rack in ("r1", "r2")]
     with pytest.raises(InputError, match="host"):
         Snapshot(["rack", HOSTNAME], twins)
     with pytest.raises(InputError, match="host"):
@@ -93,4 +94,4 @@ def test_pod_sets_no_workload_can_have_are_an_input_error() -> None:
     with pytest.raises(InputError, match="name of its own"):
         assign([HOSTNAME], flat(1), [job(1, ANY), job(1, ANY)])
     with pytest.raises(InputError, match="leader and its workers"):
-        assign([HOSTNAME], flat(1), [PodSet(name, 1, {}, ANY, group="g") for name in "abc"])
+        assign([HOSTNAME], flat(1), [PodSetRequest(name, 1, {}, ANY, group="g") for name in "abc"])

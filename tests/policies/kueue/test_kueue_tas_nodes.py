@@ -7,25 +7,25 @@ from typing import Any
 
 import pytest
 
-from nvlenv.policies.kueue_tas import (
+from nvlenv.policies.kueue.snapshot import Snapshot
+from nvlenv.policies.kueue.types import (
     HOSTNAME,
     Expression,
     Failure,
-    Node,
+    KueueNode,
     NodeAffinity,
-    PodSet,
+    PodSetRequest,
     RunningPod,
-    Snapshot,
     Taint,
     Term,
     Toleration,
     Usage,
-    assign,
 )
 from tests.policies.kueue.kueue_clusters import (
     AFFINITY,
     ANY,
     LEVELS,
+    assign,
     flat,
     job,
     place,
@@ -38,12 +38,12 @@ from tests.policies.kueue.kueue_clusters import (
 # --- Which nodes ------------------------------------------------------------------------------------------------------
 
 
-def one_host(**rest: Any) -> list[Node]:
+def one_host(**rest: Any) -> list[KueueNode]:
     labels = {HOSTNAME: "h1", **rest.pop("labels", {})}
-    return [Node("n1", labels, {"gpu": 4, "pods": 10}, **rest)]
+    return [KueueNode("n1", labels, {"gpu": 4, "pods": 10}, **rest)]
 
 
-def put(nodes: Sequence[Node], podset: PodSet | None = None, **rest: Any) -> dict[str, int] | str:
+def put(nodes: Sequence[KueueNode], podset: PodSetRequest | None = None, **rest: Any) -> dict[str, int] | str:
     return place(nodes, podset or job(1, ANY), levels=[HOSTNAME], **rest)
 
 
@@ -129,7 +129,7 @@ def test_affinity_terms_are_alternatives_and_an_empty_one_matches_nothing() -> N
 
 
 def test_affinity_may_name_the_node() -> None:
-    def named(*names: str) -> PodSet:
+    def named(*names: str) -> PodSetRequest:
         term = Term(fields=tuple(Expression("metadata.name", "In", (name,)) for name in names))
         return job(1, ANY, affinity=NodeAffinity(required=(term,)))
 
@@ -139,7 +139,7 @@ def test_affinity_may_name_the_node() -> None:
 
 
 def test_leaves_that_are_no_hosts_are_not_asked_for_taints_selectors_or_affinity() -> None:
-    nodes = [Node("n1", {"rack": "r1"}, {"gpu": 4, "pods": 9}, taints=(Taint("k", "v"),))]
+    nodes = [KueueNode("n1", {"rack": "r1"}, {"gpu": 4, "pods": 9}, taints=(Taint("k", "v"),))]
     affinity = NodeAffinity(required=(), preferred=((5, Term((Expression("rack", "Exists"),))),))
     podset = job(1, required("rack"), node_selector={"pool": "a"}, affinity=affinity)
     assert place(nodes, podset, AFFINITY, levels=["rack"]) == {"r1": 1}
@@ -175,7 +175,7 @@ def test_weights_of_all_matching_terms_add_up() -> None:
 
 
 def test_running_pods_take_their_requests_and_one_pod_until_they_end() -> None:
-    nodes = [Node("n1", {HOSTNAME: "h1"}, {"gpu": 3, "pods": 3})]
+    nodes = [KueueNode("n1", {HOSTNAME: "h1"}, {"gpu": 3, "pods": 3})]
     running = [RunningPod("n1", {"gpu": 1}), RunningPod("n1", {"gpu": 1}, "Failed"), RunningPod("n1", {}, "Succeeded")]
     apart = [RunningPod(None, {"gpu": 3}), RunningPod("other", {"gpu": 3})]
     assert put(nodes, job(3, ANY)) == {"h1": 3}
@@ -195,30 +195,33 @@ def test_usage_of_admitted_workloads_counts_wherever_the_leaf_still_exists() -> 
 def test_overdrawn_and_missing_resources_fit_nothing() -> None:
     over = [Usage(("h1",), {"gpu": 9}, 1)]
     assert put(one_host(), usage=over) == NONE_FITS + 'resource "gpu": 1'
-    assert put(one_host(), PodSet("job", 1, {"tpu": 1}, ANY)) == NONE_FITS + 'resource "tpu": 1'
-    assert put(one_host(), PodSet("job", 1, {"gpu": 5, "cpu": 1}, ANY)) == NONE_FITS + 'resource "cpu": 1'
-    assert put(one_host(), PodSet("job", 1, {"tpu": 0, "gpu": 1}, ANY)) == {"h1": 1}
+    assert put(one_host(), PodSetRequest("job", 1, {"tpu": 1}, ANY)) == NONE_FITS + 'resource "tpu": 1'
+    assert put(one_host(), PodSetRequest("job", 1, {"gpu": 5, "cpu": 1}, ANY)) == NONE_FITS + 'resource "cpu": 1'
+    assert put(one_host(), PodSetRequest("job", 1, {"tpu": 0, "gpu": 1}, ANY)) == {"h1": 1}
 
 
 def test_a_domain_never_counts_more_pods_than_32_bits_hold() -> None:
-    nodes = [Node("n1", {HOSTNAME: "h1"}, {"gpu": 2**40, "pods": 2**40})]
+    nodes = [KueueNode("n1", {HOSTNAME: "h1"}, {"gpu": 2**40, "pods": 2**40})]
     assert put(nodes, job(2**31, ANY)) == 'topology "default" allows to fit only 2147483647 out of 2147483648 pod(s)'
     assert put(nodes, job(2**31 - 1, ANY)) == {"h1": 2**31 - 1}
 
 
 def test_a_resource_the_node_lacks_stays_at_nothing_whatever_runs_there() -> None:
     running = [RunningPod("n1", {"tpu": 0})]
-    assert put(one_host(), PodSet("job", 1, {"tpu": 1}, ANY), running_pods=running) == NONE_FITS + 'resource "tpu": 1'
+    assert (
+        put(one_host(), PodSetRequest("job", 1, {"tpu": 1}, ANY), running_pods=running)
+        == NONE_FITS + 'resource "tpu": 1'
+    )
 
 
 def test_a_group_is_placed_at_the_turn_of_its_first_member() -> None:
-    grouped = [PodSet(name, count, {"gpu": 1}, ANY, group="g") for name, count in (("a", 1), ("c", 2))]
-    result = assign(LEVELS[1:], rack(4), [grouped[0], PodSet("b", 1, {"gpu": 1}, ANY), grouped[1]])
+    grouped = [PodSetRequest(name, count, {"gpu": 1}, ANY, group="g") for name, count in (("a", 1), ("c", 2))]
+    result = assign(LEVELS[1:], rack(4), [grouped[0], PodSetRequest("b", 1, {"gpu": 1}, ANY), grouped[1]])
     assert list(result) == ["a", "c", "b"]
 
 
 def test_pod_sets_are_placed_in_order_each_seeing_the_ones_before() -> None:
-    first, second, third = (PodSet(name, 1, {"gpu": 3}, required("rack")) for name in "abc")
+    first, second, third = (PodSetRequest(name, 1, {"gpu": 3}, required("rack")) for name in "abc")
     result = assign(LEVELS[1:], rack(3, 4), [second, first, third])
     assert list(result) == ["b", "a", "c"]
     assert [shown(result[name]) for name in "ba"] == [{"h1": 1}, {"h2": 1}]
@@ -226,7 +229,7 @@ def test_pod_sets_are_placed_in_order_each_seeing_the_ones_before() -> None:
 
 
 def test_the_first_failure_ends_the_run() -> None:
-    big, small = job(9, ANY), PodSet("small", 1, {"gpu": 1}, ANY)
+    big, small = job(9, ANY), PodSetRequest("small", 1, {"gpu": 1}, ANY)
     assert list(assign([HOSTNAME], flat(1), [big, small])) == ["job"]
 
 

@@ -10,19 +10,19 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvlenv.policies.kueue_tas import (
+from nvlenv.policies.kueue.types import (
     HOSTNAME,
     Assignment,
     Failure,
     Gates,
+    KueueNode,
     Layer,
-    Mode,
-    Node,
-    PodSet,
+    PodSetRequest,
     Repair,
+    TopologyMode,
     TopologyRequest,
-    assign,
 )
+from tests.policies.kueue.kueue_clusters import assign
 
 LEVELS = ("block", "rack", HOSTNAME)
 TOPOLOGY = 'topology "default" '
@@ -38,9 +38,9 @@ class Host:
     gpus: int
     pods: int
 
-    def node(self) -> Node:
+    def node(self) -> KueueNode:
         labels = {"block": self.block, "rack": self.rack, HOSTNAME: self.name}
-        return Node(self.name, labels, {"gpu": self.gpus, "pods": self.pods})
+        return KueueNode(self.name, labels, {"gpu": self.gpus, "pods": self.pods})
 
     def domain(self, level: str) -> tuple[str, ...]:
         return (self.block, self.rack, self.name)[: LEVELS.index(level) + 1]
@@ -57,24 +57,26 @@ def clusters(draw: st.DrawFn) -> list[Host]:
 
 
 @st.composite
-def requests(draw: st.DrawFn, modes: Sequence[Mode] = tuple(Mode), layers: int = 3) -> TopologyRequest:
-    mode = draw(st.sampled_from([mode for mode in modes if mode != Mode.EMPTY]))
-    level = draw(st.integers(0, 2)) if mode in (Mode.REQUIRED, Mode.PREFERRED) else 0
-    minimum = 1 if mode == Mode.SLICE_ONLY else 0
-    wanted = 0 if mode == Mode.IMPLIED else draw(st.integers(minimum, min(layers, 3 - level)))
+def requests(draw: st.DrawFn, modes: Sequence[TopologyMode] = tuple(TopologyMode), layers: int = 3) -> TopologyRequest:
+    mode = draw(st.sampled_from([mode for mode in modes if mode != TopologyMode.EMPTY]))
+    level = draw(st.integers(0, 2)) if mode in (TopologyMode.REQUIRED, TopologyMode.PREFERRED) else 0
+    minimum = 1 if mode == TopologyMode.SLICE_ONLY else 0
+    wanted = 0 if mode == TopologyMode.IMPLIED else draw(st.integers(minimum, min(layers, 3 - level)))
     depths = sorted(draw(st.permutations(range(level, 3)))[:wanted])
     size, sizes = 1, list[int]()
     for _ in depths:
         size *= draw(st.integers(1, 3))
         sizes.insert(0, size)
     slices = tuple(Layer(LEVELS[depth], size) for depth, size in zip(depths, sizes, strict=True))
-    return TopologyRequest(mode, LEVELS[level] if mode in (Mode.REQUIRED, Mode.PREFERRED) else None, slices)
+    return TopologyRequest(
+        mode, LEVELS[level] if mode in (TopologyMode.REQUIRED, TopologyMode.PREFERRED) else None, slices
+    )
 
 
 gates = st.builds(Gates, mixed_profile=st.booleans(), balanced_placement=st.booleans())
 
 
-def whole(podset: PodSet) -> int:
+def whole(podset: PodSetRequest) -> int:
     """Pods in whole slices."""
     size = podset.topology.slices[0].size if podset.topology.slices else 1
     return podset.count - podset.count % size
@@ -96,7 +98,7 @@ def room(host: Host, gpus: int) -> int:
     return min(host.gpus // gpus, host.pods)
 
 
-def slices_by_domain(hosts: Sequence[Host], podset: PodSet, level: str) -> Counter[tuple[str, ...]]:
+def slices_by_domain(hosts: Sequence[Host], podset: PodSetRequest, level: str) -> Counter[tuple[str, ...]]:
     """Brute force: slices that fit in each domain of `level`; for at most one slice layer."""
     slice_level, size = LEVELS[-1], 1
     for layer in podset.topology.slices:
@@ -113,7 +115,7 @@ def slices_by_domain(hosts: Sequence[Host], podset: PodSet, level: str) -> Count
 def test_what_is_placed_fits_is_complete_and_keeps_its_promise(
     hosts: list[Host], topology: TopologyRequest, count: int, gpus: int, gates: Gates
 ) -> None:
-    podset = PodSet("job", count, {"gpu": gpus}, topology)
+    podset = PodSetRequest("job", count, {"gpu": gpus}, topology)
     outcome = assign(LEVELS, [host.node() for host in hosts], [podset], gates)["job"]
     if isinstance(outcome, Failure):
         assert outcome.reason.startswith(TOPOLOGY)
@@ -122,7 +124,7 @@ def test_what_is_placed_fits_is_complete_and_keeps_its_promise(
     assert all(pods[host.name] <= room(host, gpus) for host in hosts)
     assert all(count > 0 for _, count in outcome.domains)
     assert outcome.pods == whole(podset)
-    if topology.mode == Mode.REQUIRED:
+    if topology.mode == TopologyMode.REQUIRED:
         assert topology.level is not None
         assert len(by_domain(hosts, pods, topology.level)) <= 1
     for layer in topology.slices:
@@ -135,7 +137,7 @@ def test_the_order_of_the_nodes_never_matters(
     hosts: list[Host], topology: TopologyRequest, count: int, gates: Gates, random: Random
 ) -> None:
     nodes = [host.node() for host in hosts]
-    podsets = [PodSet("job", count, {"gpu": 1}, topology)]
+    podsets = [PodSetRequest("job", count, {"gpu": 1}, topology)]
     before = assign(LEVELS, nodes, podsets, gates)
     random.shuffle(nodes)
     assert assign(LEVELS, nodes, podsets, gates) == before
@@ -146,9 +148,9 @@ def test_the_order_of_the_nodes_never_matters(
 def test_a_placement_fails_only_if_it_must_and_says_how_much_fits(
     hosts: list[Host], topology: TopologyRequest, count: int, gpus: int, gates: Gates
 ) -> None:
-    podset = PodSet("job", count, {"gpu": gpus}, topology)
+    podset = PodSetRequest("job", count, {"gpu": gpus}, topology)
     outcome = assign(LEVELS, [host.node() for host in hosts], [podset], gates)["job"]
-    required = topology.mode == Mode.REQUIRED
+    required = topology.mode == TopologyMode.REQUIRED
     rooms = slices_by_domain(hosts, podset, topology.level or LEVELS[0])
     fitting = max(rooms.values()) if required else sum(rooms.values())
     size = topology.slices[0].size if topology.slices else 1
@@ -166,7 +168,7 @@ def test_a_placement_fails_only_if_it_must_and_says_how_much_fits(
 @fast
 @given(
     clusters(),
-    requests([Mode.REQUIRED, Mode.PREFERRED, Mode.UNCONSTRAINED], layers=1),
+    requests([TopologyMode.REQUIRED, TopologyMode.PREFERRED, TopologyMode.UNCONSTRAINED], layers=1),
     st.integers(1, 12),
     st.integers(1, 2),
     st.integers(1, 3),
@@ -175,8 +177,8 @@ def test_a_placement_fails_only_if_it_must_and_says_how_much_fits(
 def test_a_leader_and_its_workers_fit_together(
     hosts: list[Host], topology: TopologyRequest, count: int, gpus: int, leader_gpus: int, gates: Gates
 ) -> None:
-    leader = PodSet("leader", 1, {"gpu": leader_gpus}, topology, group="g")
-    workers = PodSet("workers", count + 1, {"gpu": gpus}, topology, group="g")
+    leader = PodSetRequest("leader", 1, {"gpu": leader_gpus}, topology, group="g")
+    workers = PodSetRequest("workers", count + 1, {"gpu": gpus}, topology, group="g")
     result = assign(LEVELS, [host.node() for host in hosts], [leader, workers], gates)
     if isinstance(result["workers"], Failure):
         assert result["leader"] == result["workers"]
@@ -187,7 +189,7 @@ def test_a_leader_and_its_workers_fit_together(
     for host in hosts:
         assert led[host.name] * leader_gpus + worked[host.name] * gpus <= host.gpus
         assert led[host.name] + worked[host.name] <= host.pods
-    if topology.mode == Mode.REQUIRED:
+    if topology.mode == TopologyMode.REQUIRED:
         assert topology.level is not None
         assert len(by_domain(hosts, led + worked, topology.level)) == 1
 
@@ -197,7 +199,7 @@ def test_a_leader_and_its_workers_fit_together(
 def test_pod_sets_of_one_workload_never_take_the_same_room(
     hosts: list[Host], wanted: list[tuple[TopologyRequest, int]], gates: Gates
 ) -> None:
-    podsets = [PodSet(f"p{n}", count, {"gpu": 1}, topology) for n, (topology, count) in enumerate(wanted)]
+    podsets = [PodSetRequest(f"p{n}", count, {"gpu": 1}, topology) for n, (topology, count) in enumerate(wanted)]
     result = assign(LEVELS, [host.node() for host in hosts], podsets, gates)
     taken: Counter[str] = Counter()
     for outcome in result.values():
@@ -212,7 +214,7 @@ def test_pod_sets_of_one_workload_never_take_the_same_room(
 def test_surviving_pods_never_move(
     hosts: list[Host], topology: TopologyRequest, count: int, gates: Gates, random: Random
 ) -> None:
-    podset = PodSet("job", count, {"gpu": 1}, topology)
+    podset = PodSetRequest("job", count, {"gpu": 1}, topology)
     old = assign(LEVELS, [host.node() for host in hosts], [podset], gates)["job"]
     if isinstance(old, Failure) or not old.domains:
         return
@@ -225,6 +227,6 @@ def test_surviving_pods_never_move(
     moved = kept.pop(lost)
     assert pods_on(new) >= kept
     assert (pods_on(new) - kept).total() <= moved
-    if topology.mode == Mode.REQUIRED and not topology.slices:
+    if topology.mode == TopologyMode.REQUIRED and not topology.slices:
         assert topology.level is not None
         assert len(by_domain(left, pods_on(new), topology.level)) == 1

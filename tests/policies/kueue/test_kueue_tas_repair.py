@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from nvlenv.policies.kueue_tas import HOSTNAME, Assignment, Gates, Node, PodSet, Repair, Usage, assign
+from nvlenv.policies.kueue.types import HOSTNAME, Assignment, Gates, KueueNode, PodSetRequest, Repair, Usage
 from tests.policies.kueue.kueue_clusters import (
     ANY,
     LEVELS,
+    assign,
     flat,
     hosts,
     job,
@@ -28,7 +29,9 @@ def on(*domains: tuple[str, int]) -> Assignment:
     return Assignment((HOSTNAME,), tuple(((host,), count) for host, count in domains))
 
 
-def repaired(nodes: Sequence[Node], podset: PodSet, old: Assignment, lost: str, **rest: Any) -> dict[str, int] | str:
+def repaired(
+    nodes: Sequence[KueueNode], podset: PodSetRequest, old: Assignment, lost: str, **rest: Any
+) -> dict[str, int] | str:
     gates = rest.pop("gates", None)
     return place(nodes, podset, gates, repair=Repair((lost,), {"job": old}, **rest))
 
@@ -125,7 +128,7 @@ def test_a_plain_pod_keeps_its_place() -> None:
 
 
 def test_replacements_see_each_other_and_pod_sets_without_an_assignment_are_left_out() -> None:
-    podsets = [PodSet(name, 1, {"gpu": 3}, ANY) for name in "abc"]
+    podsets = [PodSetRequest(name, 1, {"gpu": 3}, ANY) for name in "abc"]
     repair = Repair(("lost",), {"a": on(("lost", 1)), "c": on(("lost", 1))})
     result = assign(LEVELS, hosts(TWO_RACKS), podsets, repair=repair)
     assert {name: shown(outcome) for name, outcome in result.items()} == {"a": {"a1": 1}, "c": {"a2": 1}}
@@ -163,8 +166,8 @@ def test_an_elastic_workload_with_a_vanished_leaf_is_placed_anew() -> None:
 
 
 def test_a_growing_group_keeps_its_leader() -> None:
-    leader = PodSet("leader", 1, {"gpu": 1}, ANY, group="g", previous=on(("h2", 1)))
-    workers = PodSet("workers", 3, {"gpu": 1}, ANY, group="g", previous=on(("h1", 2)))
+    leader = PodSetRequest("leader", 1, {"gpu": 1}, ANY, group="g", previous=on(("h2", 1)))
+    workers = PodSetRequest("workers", 3, {"gpu": 1}, ANY, group="g", previous=on(("h1", 2)))
     result = assign([HOSTNAME], flat(2, 2), [leader, workers], ELASTIC)
     assert {name: shown(outcome) for name, outcome in result.items()} == {
         "leader": {"h2": 1},
