@@ -12,7 +12,9 @@ from nvlenv.policies.heuristics.rule import MODIFIERS, PACKINGS
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
 LINK = re.compile(r"\]\(([^)#\s]+)?(?:#([^)]*))?\)")
-PATH = re.compile(r"`((?:nvlenv|agents|configs|checkpoints|tests|docs)/[\w./-]*(?:\.\w+|/))`")
+PATH = re.compile(
+    r"(?<![\w/.-])((?:nvlenv|agents|configs|tests|docs)/[\w./-]*(?:\.(?:py|yaml|json|md|png|csv|gz)\b|/(?=`)))"
+)
 MADE = ("lab-24.yaml", "gridlab.py", "tuned.yaml")  # by who follows the documents
 
 
@@ -38,7 +40,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_that_are_named_exist(page: Path) -> None:
-    for path in PATH.findall(text_of(page)):
+    for path in PATH.findall(page.read_text("utf-8")):
         assert (ROOT / path).exists() or path.endswith(MADE), path
 
 
