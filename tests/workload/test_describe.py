@@ -38,7 +38,7 @@ def test_a_single_job_has_no_gaps() -> None:
 @pytest.mark.parametrize(
     ("name", "gpus", "days", "mean_gpus", "max_gpus", "mean_s", "one_gpu", "one_work", "gap", "same", "load"),
     [
-        ("philly_2017oct_3000.csv.gz", 2490, 1.954, 1.812, 128, 28682.6, 0.8817, 0.3254, 56.29, 0.088, 0.4749),
+        ("philly/philly_2017oct_3000.csv.gz", 2490, 1.954, 1.812, 128, 28682.6, 0.8817, 0.3254, 56.29, 0.088, 0.4749),
         ("kalos_reconstructed_3000.csv.gz", 2416, 37.738, 26.048, 1024, 831.5, 0.882, 0.00265, 1087.2, 0.318, 0.0603),
     ],
 )

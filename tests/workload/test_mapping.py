@@ -329,7 +329,7 @@ def test_default_rules_end_with_one_for_anything(lab16: ClusterSpec) -> None:
 
 
 def test_replays_repeat_with_their_seed(lab16: ClusterSpec, cases: Path) -> None:
-    trace = read_trace(cases / "philly_2017oct_3000.csv.gz")
+    trace = read_trace(cases / "philly/philly_2017oct_3000.csv.gz")
     options: dict[str, Any] = {"jobs": 100, "thin": True, "source_gpus": 2490}
     first, again, other = (replay(trace, lab16, seed, **options) for seed in (1, 1, 2))
     assert first.estimate.tobytes() == again.estimate.tobytes() and first.submit.tobytes() == again.submit.tobytes()

@@ -17,7 +17,7 @@ from nvlenv.engine.formats.kueue import parse_assignment
 from nvlenv.simulator.state import SLOT_SIZES
 
 CASES = Path(__file__).parents[2] / "cases" / "engine"
-KUBERNETES = ["--cluster", str(CASES / "kubectl.json"), str(CASES / "kueue.yaml")]
+KUBERNETES = ["--cluster", str(CASES / "kubernetes/kubectl.json"), str(CASES / "kubernetes/kueue.yaml")]
 
 
 @pytest.fixture
@@ -67,8 +67,8 @@ def test_from_kubectl_to_an_explained_placement(capsys: pytest.CaptureFixture[st
     more = tmp_path / "more.yaml"
     more.write_text(job.read_text().replace("cpu: 8", "cpu: 32"))
 
-    code, out, _ = run(capsys, "place", "--cluster", CASES / "kubectl.json", "--job", job)
-    refused, said, _ = run(capsys, "place", "--cluster", CASES / "kubectl.json", "--job", more)
+    code, out, _ = run(capsys, "place", "--cluster", CASES / "kubernetes/kubectl.json", "--job", job)
+    refused, said, _ = run(capsys, "place", "--cluster", CASES / "kubernetes/kubectl.json", "--job", more)
 
     assert (code, refused) == (0, 3)
     assert "block-b/rack-b1      3    12  rack-b1-n[0-2]" in out

@@ -39,7 +39,7 @@ def read(*objects: dict[str, Any]) -> Job:
 
 
 def test_a_job_that_needs_one_rack() -> None:
-    job = load_job(CASES / "job.yaml")
+    job = load_job(CASES / "kubernetes/job.yaml")
 
     assert (job.name, job.namespace, job.queue, job.priority, job.estimate) == (
         "pretrain",
@@ -56,7 +56,7 @@ def test_a_job_that_needs_one_rack() -> None:
 
 
 def test_a_job_set_of_eight_racks_in_one_block() -> None:
-    job = load_job(CASES / "jobset.yaml")
+    job = load_job(CASES / "kubernetes/jobset.yaml")
 
     assert (job.workers.pods, job.gpus) == (128, 512)
     assert (job.workers.mode, job.workers.level, job.workers.slices) == (Mode.REQUIRED, BLOCK, (Layer(RACK, 16),))
@@ -64,7 +64,7 @@ def test_a_job_set_of_eight_racks_in_one_block() -> None:
 
 
 def test_a_workload_of_leader_and_workers() -> None:
-    job = load_job(CASES / "workload.yaml")
+    job = load_job(CASES / "kubernetes/workload.yaml")
 
     (leader,) = (pods for pods in job.pod_sets if pods is not job.workers)
     assert (leader.name, leader.gpus, job.workers.name, job.gpus) == ("leader", 1, "workers", 33)
@@ -72,7 +72,7 @@ def test_a_workload_of_leader_and_workers() -> None:
 
 
 def test_one_pod_of_a_group_stands_for_all() -> None:
-    job = load_job(CASES / "pod_group.yaml")
+    job = load_job(CASES / "kubernetes/pod_group.yaml")
 
     assert (job.name, job.gang, job.workers.pods) == ("sim", "sim", 8)
     assert job.workers.slices == (Layer(BLOCK, 4), Layer(RACK, 2))
@@ -80,7 +80,7 @@ def test_one_pod_of_a_group_stands_for_all() -> None:
 
 
 def test_a_batch_script() -> None:
-    job = load_job(CASES / "train.sbatch")
+    job = load_job(CASES / "slurm/train.sbatch")
 
     assert (job.name, job.queue, job.qos, job.estimate, job.exclusive) == ("pretrain", "batch", "high", 36, True)
     assert (job.workers.pods, job.gpus, job.workers.cpu, job.workers.memory) == (32, 128, 64_000, 500 * 2**30)

@@ -28,11 +28,11 @@ def table(*lines: str, header: str = "NODELIST STATE GRES GRES_USED") -> str:
 
 @pytest.fixture(scope="module")
 def snapshot() -> ClusterSnapshot:
-    return load_snapshot(CASES / "topology.conf", CASES / "sinfo.txt")
+    return load_snapshot(CASES / "slurm/topology.conf", CASES / "slurm/sinfo.txt")
 
 
 def test_all_four_formats_tell_the_same(snapshot: ClusterSnapshot) -> None:
-    other = load_snapshot(CASES / "topology.yaml", CASES / "scontrol.txt")
+    other = load_snapshot(CASES / "slurm/topology.yaml", CASES / "slurm/scontrol.txt")
 
     assert other.nodes == snapshot.nodes
     assert other.jobs == snapshot.jobs
