@@ -29,9 +29,10 @@ from nvlenv.simulator.state import RUNNING
 
 STATE_FORMAT = "nvlenv-engine/1"
 CLOCK_FIELDS = ("slow_rate", "stall_gpus")  # sums and marks that no row tells
-ROW_FIELDS = (  # what a row is, wherever it stands
-    *("submit", "duration", "estimate_error", "comm", "ideal", "checkpoint", "restart"),
-    *("gpus", "pod_gpus", "slice_pods", "slices", "priority", "queue", "klass", "mode", "height"),
+RENAMED = {"noise": "estimate_error", "unit_pods": "slice_pods", "units": "slices"}  # key of a state -> field of JOB
+ROW_KEYS = (  # what a row is, wherever it stands; fields of JOB, some of them by the names that they once had
+    *("submit", "duration", "noise", "comm", "ideal", "checkpoint", "restart"),
+    *("gpus", "pod_gpus", "unit_pods", "units", "priority", "queue", "klass", "mode", "height"),
     *("preemptible", "movable", "evictions", "work", "queued", "start", "predicted", "speed"),
     *("first_start", "waited", "lost"),
 )
@@ -50,7 +51,7 @@ def state_of(cluster: ClusterSnapshot, settings: Settings, times: Times, live: L
     sim = live.sim
     rows = []
     for row, job in sorted((row, job) for job, rows in live.rows.items() for row in rows):
-        fields = {name: _number(sim.jobs[name][row].item()) for name in ROW_FIELDS}
+        fields = {key: _number(sim.jobs[RENAMED.get(key, key)][row].item()) for key in ROW_KEYS}
         runs = int(sim.jobs["status"][row]) == RUNNING
         rows.append({"job": job, "gpus": live.slots_of(row) if runs else None, "row": fields})
     return {
@@ -124,8 +125,8 @@ def restore(state: Mapping[str, Any], cluster: ClusterSnapshot, live: Live, book
 
 
 def _set(live: Live, row: int, fields: Mapping[str, Any]) -> None:
-    for name in ROW_FIELDS:
-        live.sim.jobs[name][row] = float(fields[name])
+    for key in ROW_KEYS:
+        live.sim.jobs[RENAMED.get(key, key)][row] = float(fields[key])
 
 
 def _number(value: float) -> float | str:
