@@ -74,7 +74,7 @@ class Attempt:
                 said = f"no node beside its workers has cpu, memory and a place for pod set {leader.name}"
                 return self._refused(Cause.CAPACITY, said)
         order = {pods.name: number for number, pods in enumerate(self.job.pod_sets)}
-        self._bindings.sort(key=lambda binding: (order[binding.pod_set], self.book.number(binding.node)))
+        self._bindings.sort(key=lambda binding: (order[binding.pod_set], self.book.number[binding.node]))
         why = Why(policy_name(self.policy), self._steps[-1].rule, tuple(self._steps), self.notes)
         speed = min(float(self.live.sim.jobs["speed"][row]) for row in rows)
         evictions = (*self._verification_ends(), *self._evictions)
@@ -151,7 +151,7 @@ class Attempt:
         if not others or not pods.level:
             return limits
         domain = self.live.sim.ancestors[: spec.racks, max(0, spec.height_of(pods.level))][spec.node_rack]
-        inside = np.isin(domain, [domain[self.book.number(node)] for node in others])
+        inside = np.isin(domain, [domain[self.book.number[node]] for node in others])
         return np.where(inside, part.pods if limits is None else limits, 0).astype(np.int32)
 
     # One row of the simulator is decided by the policy, slice by slice, or everything stays as it was
@@ -250,21 +250,21 @@ class Attempt:
                 here = min(places, left[member.name])
                 if here:
                     self._bindings.append(self._binding(member.name, node, here, here * each))
-                    self.pods += [Pod(self.book.name(node), each, member.cpu, member.memory)] * here
+                    self.pods += [Pod(self.book.names[node], each, member.cpu, member.memory)] * here
                 left[member.name] -= here
                 places -= here
 
     def _binding(self, pod_set: str, node: int, pods: int, gpus: int) -> Binding:
-        return Binding(pod_set, self.book.name(node), self.live.rack_of(node), pods, gpus)
+        return Binding(pod_set, self.book.names[node], self.live.rack_of(node), pods, gpus)
 
     def _place_leader(self, leader: PodSet) -> bool:
         """A pod without GPUs goes to a node of its group, or else to one of the same rack."""
-        near = {self.book.number(binding.node): None for binding in self._bindings}
+        near = {self.book.number[binding.node]: None for binding in self._bindings}
         node_rack, usable = self.live.spec.node_rack, self.live.sim.nodes["blocked"] == 0
         others = np.flatnonzero(np.isin(node_rack, node_rack[list(near)]) & usable).tolist()
         gone = [pod for eviction in self._evictions for pod in self.book.jobs[eviction.job].pods]
         for node in [*near, *(node for node in others if node not in near)]:
-            pod = Pod(self.book.name(node), 0, leader.cpu, leader.memory)
+            pod = Pod(self.book.names[node], 0, leader.cpu, leader.memory)
             need = need_of([pod]) + need_of(self.pods, pod.node) - need_of(gone, pod.node)
             if self.book.resources.has_room(node, need):
                 self._bindings.append(self._binding(leader.name, node, 1, 0))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from nvlenv.cluster.types import BoolArray, IntArray
 from nvlenv.engine.core.parts import Part
 from nvlenv.engine.model.jobs import UNLIMITED, Job, Pod
-from nvlenv.engine.model.snapshot import ClusterSnapshot, Node, NodeState
+from nvlenv.engine.model.snapshot import ClusterSnapshot, Node
 from nvlenv.policies.kueue import topology as kueue
 from nvlenv.policies.kueue.types import KueueNode, NodeAffinity, Toleration
 
@@ -41,7 +41,7 @@ class NodeResources:
             KueueNode(node.name, {**node.labels, "kubernetes.io/hostname": node.name}, {}, taints=node.taints)
             for node in nodes
         ]
-        self.index = {node.name: number for number, node in enumerate(nodes)}
+        self.number = {node.name: number for number, node in enumerate(nodes)}
         self._all = np.array([[n.gpus, n.cpu, n.memory, n.pods] for n in nodes], np.int64).T
         self.free: Amounts = self._all[1:].copy()
         self._unlimited = bool((self.free == UNLIMITED).all())
@@ -57,7 +57,7 @@ class NodeResources:
         if self._unlimited:  # so it stays
             return
         for pod in job.pods:
-            amount, node = (sign * pod.cpu, sign * pod.memory, sign), self.index[pod.node]
+            amount, node = (sign * pod.cpu, sign * pod.memory, sign), self.number[pod.node]
             self.free[:, node] -= amount
             if job.preemptible:
                 held[:, node] += amount
@@ -108,7 +108,7 @@ class NodeResources:
         """True if a node has a taint that no node has on which the pods run: whether they tolerate it is not known."""
         if self._untainted:
             return False
-        tolerated = {taint for name in pods_of for taint in self._nodes[self.index[name]].taints}
+        tolerated = {taint for name in pods_of for taint in self._nodes[self.number[name]].taints}
         tolerations = (GPU_TAINT, *(Toleration(taint.key, "Equal", taint.value, taint.effect) for taint in tolerated))
         return kueue.obstacle(self._nodes[node], {}, tolerations, NodeAffinity()) is not None
 
@@ -132,28 +132,14 @@ class Book:
 
     def __init__(self, cluster: ClusterSnapshot) -> None:
         self._cluster = cluster
-        self._state = {node.name: node.state for node in cluster.nodes}
+        self.states = {node.name: node.state for node in cluster.nodes}
         self.resources = NodeResources(cluster.nodes)
+        self.names = [node.name for node in cluster.nodes]  # by number in the arrays
+        self.number = self.resources.number  # the other way round
         self.jobs: dict[str, Job] = {}
         self._on: dict[str, dict[str, None]] = {}  # node -> jobs with pods there, in the order in which they came
         for job in cluster.jobs:
             self.add(job)
-
-    def name(self, number: int) -> str:
-        """The name of a node of the arrays."""
-        return self._cluster.nodes[number].name
-
-    def number(self, name: str) -> int:
-        """The number of a node in the arrays."""
-        return self.resources.index[name]
-
-    def state(self, node: str) -> NodeState:
-        """The present state of a node."""
-        return self._state[node]
-
-    def set_state(self, node: str, state: NodeState) -> None:
-        """Note the state of a node."""
-        self._state[node] = state
 
     def add(self, job: Job) -> None:
         """A job that runs. One of its id takes the place of the other."""
@@ -189,8 +175,6 @@ class Book:
 
     def snapshot(self) -> ClusterSnapshot:
         """The cluster with the jobs and node states of now."""
-        nodes = tuple(
-            node if node.state == self._state[node.name] else replace(node, state=self._state[node.name])
-            for node in self._cluster.nodes
-        )
-        return replace(self._cluster, nodes=nodes, jobs=tuple(self.jobs[name] for name in sorted(self.jobs)))
+        states = self.states
+        nodes = (n if n.state == states[n.name] else replace(n, state=states[n.name]) for n in self._cluster.nodes)
+        return replace(self._cluster, nodes=tuple(nodes), jobs=tuple(self.jobs[name] for name in sorted(self.jobs)))

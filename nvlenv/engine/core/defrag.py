@@ -114,7 +114,7 @@ class Defragmentation:
         job = book.jobs[live.name_of(row)]
         inside = {node: gpus for node, gpus in live.gpus_of(row).items() if live.spec.node_rack[node] == rack}
         now = self._moved.get(job.id, job.pods)
-        going = [i for i, pod in enumerate(now) if pod.gpus and book.number(pod.node) in inside]
+        going = [i for i, pod in enumerate(now) if pod.gpus and book.number[pod.node] in inside]
         pods = [now[i] for i in going]
         places = self._together(rack, pods)
         if places is None and job.movable:
@@ -126,10 +126,10 @@ class Defragmentation:
             to: Counter[int] = Counter()
             for pod, place in zip(pods, places, strict=True):
                 to.update({place: pod.gpus} if pod.node == node else {})
-            move_gpus(live, row, book.number(node), to)
-        target = {i: book.name(node) for i, node in zip(going, places, strict=True)}
+            move_gpus(live, row, book.number[node], to)
+        target = {i: book.names[node] for i, node in zip(going, places, strict=True)}
         self._moved[job.id] = tuple(replace(pod, node=target.get(i, pod.node)) for i, pod in enumerate(now))
-        left = tuple(book.name(node) for node in inside)
+        left = tuple(book.names[node] for node in inside)
         return Move(job.id, sum(inside.values()), left, bindings_of(live, book, pods, places), cost)
 
     def _together(self, rack: int, pods: Sequence[Pod], taken: Sequence[Pod] = ()) -> list[int] | None:
@@ -150,8 +150,8 @@ class Defragmentation:
             place = self._together(rack, [pod], taken)
             if place is None:
                 return None
-            taken.append(replace(pod, node=self._book.name(place[0])))
-        return [self._book.number(pod.node) for pod in taken]
+            taken.append(replace(pod, node=self._book.names[place[0]]))
+        return [self._book.number[pod.node] for pod in taken]
 
     def _racks(self, rack: int, pods: Sequence[Pod]) -> Iterator[int]:
         """Other racks with room for these pods: those that lose the fewest slices by them, then the fullest."""

@@ -307,7 +307,7 @@ class PlacementEngine:
         On crowded nodes the others are now seen to hold what they have held all along.
         """
         for node in self._crowded.intersection(left.nodes):
-            number = self._book.number(node)
+            number = self._book.number[node]
             for job in self._book.on(node):
                 if job.ours or not job.gpus:
                     continue
@@ -321,10 +321,10 @@ class PlacementEngine:
     def _rebook(self, job: Job, nodes: dict[int, int]) -> None:
         """A job that was moved: its pods in their order, on the nodes where they are now; `nodes` has their GPUs."""
         size = job.pods[0].gpus
-        places = [self._book.name(node) for node, gpus in nodes.items() for _ in range(gpus // size)]
+        places = [self._book.names[node] for node, gpus in nodes.items() for _ in range(gpus // size)]
         pods = tuple(replace(pod, node=node) for pod, node in zip(job.pods, places, strict=True))
         bindings = tuple(
-            replace(first, node=self._book.name(node), rack=self._live.rack_of(node), pods=gpus // size, gpus=gpus)
+            replace(first, node=self._book.names[node], rack=self._live.rack_of(node), pods=gpus // size, gpus=gpus)
             for first in job.bindings[:1]  # none of a job that was there before
             for node, gpus in nodes.items()
         )
@@ -333,14 +333,14 @@ class PlacementEngine:
     # Nodes and time
 
     def _state_of(self, node: str) -> NodeState:
-        if node not in self._book.resources.index:
+        if node not in self._book.number:
             raise InputError("node", "name", repr(node), f"a node of {self._cluster.source}")
-        return self._book.state(node)
+        return self._book.states[node]
 
     def _set_state(self, node: str, state: NodeState, at: float | None) -> None:
         self._tick(at)
-        self._live.set_state(self._book.number(node), state)
-        self._book.set_state(node, state)
+        self._live.set_state(self._book.number[node], state)
+        self._book.states[node] = state
 
     def _hours(self, at: float) -> float:
         return (at - self._began) / SECONDS

@@ -88,7 +88,7 @@ def resource_victims(
     victims: dict[str, Job] = {}
     leaving = set(leaving)
     for node, count in pods.items():
-        name = book.name(node)
+        name = book.names[node]
         here = book.on(name)
         gone = [pod for other in here if other.id in leaving or other.id in victims for pod in other.pods]
         need = np.array([part.cpu, part.memory, part.fused], np.object_) * count + need_of(placed, name)
@@ -106,7 +106,7 @@ def _fewest(book: Book, node: int, need: Need, candidates: list[Job]) -> list[Jo
 
     The lowest priority goes first, then the smallest; whoever turns out not to be needed stays.
     """
-    resources, name, chosen = book.resources, book.name(node), []
+    resources, name, chosen = book.resources, book.names[node], []
     for job in sorted(candidates, key=lambda job: (job.priority, job.gpus, job.id)):
         gives = need_of(job.pods, name)
         if any(lack and gift for lack, gift in zip(resources.shortage(node, need), gives, strict=True)):
@@ -130,7 +130,7 @@ def replace_node(live: Live, book: Book, node: str) -> NodeLoss:
 
     Of jobs without GPUs only the pods on the node end, at once. Evicted jobs with GPUs are still in the book.
     """
-    rack = int(live.spec.node_rack[book.number(node)])
+    rack = int(live.spec.node_rack[book.number[node]])
     replaced, evictions = [], []
     for job in sorted(book.on(node), key=lambda job: (-job.gpus, job.id)):
         if not job.gpus:  # pods that need no link to each other, and no rack
@@ -149,7 +149,7 @@ def replace_node(live: Live, book: Book, node: str) -> NodeLoss:
 
 def _swap(live: Live, book: Book, job: Job, node: str, places: list[int]) -> Replacement:
     """The job's pods on a node go to these places, first in the arrays, then in the book."""
-    number, gone = book.number(node), job.pods_on(node)
+    number, gone = book.number[node], job.pods_on(node)
     room = dict.fromkeys(places, 0)
     for place, pod in zip(places, gone, strict=True):
         room[place] += pod.gpus
@@ -166,7 +166,7 @@ def _swap(live: Live, book: Book, job: Job, node: str, places: list[int]) -> Rep
             room[place] -= gpus[place]
             here -= gpus[place]
         move_gpus(live, row, number, gpus)
-    spares = [book.name(place) for place in places]
+    spares = [book.names[place] for place in places]
     left = iter(spares)
     pods = tuple(replace(pod, node=next(left)) if pod.node == node else pod for pod in job.pods)
     book.add(replace(job, pods=pods, bindings=_rebound(job, node, spares, book)))
@@ -183,7 +183,7 @@ def _rebound(job: Job, node: str, spares: list[str], book: Book) -> tuple[Bindin
         each = binding.gpus // binding.pods
         bindings += [replace(binding, node=next(left), pods=1, gpus=each) for _ in range(binding.pods)]
     order = list(dict.fromkeys(binding.pod_set for binding in job.bindings))
-    return tuple(sorted(bindings, key=lambda binding: (order.index(binding.pod_set), book.number(binding.node))))
+    return tuple(sorted(bindings, key=lambda binding: (order.index(binding.pod_set), book.number[binding.node])))
 
 
 # Pods that go elsewhere
@@ -201,8 +201,8 @@ def fit_in_rack(
     inside = range(int(sim.racks["node0"][rack]), int(sim.racks["node1"][rack]))
     free = {node: int(sim.nodes["free"][node]) for node in inside if sim.nodes["blocked"][node] == 0}
     for pod in taken:
-        if book.number(pod.node) in free:
-            free[book.number(pod.node)] -= pod.gpus
+        if book.number[pod.node] in free:
+            free[book.number[pod.node]] -= pod.gpus
     coming = list(coming)
     for pod in pods:
         good = [node for node in free if free[node] >= pod.gpus and _lets_in(book, node, pod, coming)]
@@ -210,14 +210,14 @@ def fit_in_rack(
             return None
         best = min(good, key=lambda node: (free[node], node))
         free[best] -= pod.gpus
-        coming.append(replace(pod, node=book.name(best)))
+        coming.append(replace(pod, node=book.names[best]))
         places.append(best)
     return places
 
 
 def _lets_in(book: Book, node: int, pod: Pod, coming: Sequence[Pod]) -> bool:
     """True if a node has the cpu, memory and place for a pod beside those that come, and no taint new to it."""
-    need = need_of([pod]) + need_of(coming, book.name(node))
+    need = need_of([pod]) + need_of(coming, book.names[node])
     return not book.resources.repels(node, [pod.node]) and book.resources.has_room(node, need)
 
 
@@ -231,5 +231,5 @@ def bindings_of(live: Live, book: Book, pods: Sequence[Pod], places: Sequence[in
     bindings = []
     for place in dict.fromkeys(places):
         here = [pod for pod, other in zip(pods, places, strict=True) if other == place]
-        bindings.append(Binding("", book.name(place), live.rack_of(place), len(here), sum(pod.gpus for pod in here)))
+        bindings.append(Binding("", book.names[place], live.rack_of(place), len(here), sum(pod.gpus for pod in here)))
     return tuple(bindings)

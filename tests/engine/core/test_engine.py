@@ -325,6 +325,19 @@ def test_a_policy_file_and_an_exported_state_go_on_alike(tmp_path: Path) -> None
     assert "logit" in engine.explain(gang("five", 1), at=NOW + 90).why.rule
 
 
+def test_states_keep_the_keys_by_which_earlier_versions_wrote_them() -> None:
+    engine = engine_of(free_racks(2))
+    placed(engine, gang("a", 2))
+
+    (row,) = (entry["row"] for entry in engine.state()["rows"] if entry["job"] == "default/a")
+
+    assert set(row) == {
+        *("submit", "duration", "noise", "comm", "ideal", "checkpoint", "restart", "gpus", "pod_gpus", "unit_pods"),
+        *("units", "priority", "queue", "klass", "mode", "height", "preemptible", "movable", "evictions", "work"),
+        *("queued", "start", "predicted", "speed", "first_start", "waited", "lost"),
+    }
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
