@@ -78,8 +78,8 @@ def test_from_kubectl_to_an_explained_placement(capsys: pytest.CaptureFixture[st
 
 def test_gpus_may_have_another_name(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     job = CASES.parent / "engine_job.yaml"
-    usual = run(capsys, "place", "--cluster", CASES / "kubectl.json", "--job", job)
-    for source in (job, CASES / "kubectl.json"):
+    usual = run(capsys, "place", "--cluster", CASES / "kubernetes" / "kubectl.json", "--job", job)
+    for source in (job, CASES / "kubernetes" / "kubectl.json"):
         (tmp_path / source.name).write_text(re.sub('nvidia.com/gpu(?="?:)', "amd.com/gpu", source.read_text()))
 
     arguments = ("place", "--cluster", tmp_path / "kubectl.json", "--job", tmp_path / job.name)
