@@ -5,7 +5,7 @@ Also what the pictures of several studies have in common.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
-from numpy.typing import ArrayLike
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from agents.evaluation.figures import OKABE_ITO, save
 from agents.evaluation.statistics import bootstrap
@@ -62,13 +61,20 @@ def study_html(study: Study, command: str) -> str:
 
 def print_study(study: Study, console: Console) -> None:
     """The point and the table in a terminal."""
-    table = Table(title=study.name)
-    for k, head in enumerate(study.heads):
-        table.add_column(head, justify="right" if k else "left")
+    table = Table(*(Column(head, justify="right" if k else "left") for k, head in enumerate(study.heads)))
+    table.title = study.name
     for row in study.rows:
         table.add_row(*row)
     console.print(table)
     console.print(study.point)
+
+
+def filled(cells: Mapping[str, str], variants: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[str, ...], ...]:
+    """The rows of a table: each variant's name, then the formats of all columns filled with its numbers."""
+    return tuple(
+        (name, *(cell.format_map(numbers).replace("%", " %") for cell in cells.values()))
+        for name, numbers in variants.items()
+    )
 
 
 def panels(
@@ -86,17 +92,19 @@ def unframed(axis: Axes, title: str) -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def bars_with_intervals(axis: Axes, values: Mapping[str, ArrayLike], title: str, digits: int = 1) -> None:
-    """One horizontal bar per label: the mean over workloads, a line for its 95 % interval, the mean as a number."""
-    for row, sample in enumerate(values.values()):
-        interval = bootstrap(sample)
+def bars_with_intervals(
+    axis: Axes, played: Mapping[str, Sequence[Mapping[str, float]]], key: str, title: str, digits: int = 1
+) -> None:
+    """One horizontal bar per variant: a metric's mean over workloads, a line for its 95 % interval, and as a number."""
+    for row, runs in enumerate(played.values()):
+        interval = bootstrap([metrics[key] for metrics in runs])
         axis.barh(row, interval.mean, color=OKABE_ITO[row % len(OKABE_ITO)])
         end = interval.mean
         if interval.high < float("inf"):  # of one workload there is no interval
             axis.plot((interval.low, interval.high), (row, row), color="black", linewidth=1)
             end = interval.high
         axis.text(end, row, f" {interval.mean:.{digits}f}", va="center", fontsize=9)
-    axis.set_yticks(range(len(values)), list(values))
+    axis.set_yticks(range(len(played)), list(played))
     axis.invert_yaxis()
     axis.xaxis.set_major_locator(MaxNLocator(4))
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))
