@@ -12,8 +12,7 @@ from matplotlib.patches import Patch
 from agents.evaluation.episodes import measure
 from agents.evaluation.figures import OKABE_ITO
 from agents.evaluation.statistics import bootstrap
-from agents.study.page import Study, bars_with_intervals, filled, panels
-from agents.study.play import StudySettings, means
+from agents.study.study import Study, StudySettings, bars_with_intervals, filled, means, panels
 from nvlenv.cluster.types import FloatArray, NodeEventKind
 from nvlenv.envs.scenario import Episode, Scenario, prepare
 from nvlenv.policies.play import play

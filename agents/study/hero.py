@@ -11,8 +11,19 @@ from agents.evaluation.episodes import find_policy
 from agents.evaluation.figures import OKABE_ITO
 from agents.evaluation.statistics import bootstrap
 from agents.evaluation.summary import short_name
-from agents.study.page import Study, bars_with_intervals, filled, panels, unframed
-from agents.study.play import StudySettings, at, branch, means, play_until, with_one_hero
+from agents.study.study import (
+    Study,
+    StudySettings,
+    at,
+    bars_with_intervals,
+    branch,
+    filled,
+    means,
+    panels,
+    play_until,
+    unframed,
+    with_one_hero,
+)
 from nvlenv.cluster.types import FloatArray, IntArray
 from nvlenv.envs.scenario import Scenario, prepare
 from nvlenv.policies.resolver import resolve_policy

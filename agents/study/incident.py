@@ -9,8 +9,7 @@ from matplotlib.axes import Axes
 
 from agents.evaluation.episodes import measure, series_column
 from agents.evaluation.figures import OKABE_ITO
-from agents.study.page import Study, filled, panels, unframed
-from agents.study.play import StudySettings, means
+from agents.study.study import Study, StudySettings, filled, means, panels, unframed
 from nvlenv.envs.scenario import Scenario, prepare
 from nvlenv.policies.play import play
 from nvlenv.policies.resolver import resolve_policy

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from agents.evaluation.figures import OKABE_ITO
 from agents.evaluation.statistics import mean_known
-from agents.study.page import Study, filled, panels, unframed
-from agents.study.play import StudySettings, at, play_until, with_one_hero
+from agents.study.study import Study, StudySettings, at, filled, panels, play_until, unframed, with_one_hero
 from nvlenv.cluster.types import FloatArray, IntArray, Mode
 from nvlenv.envs.scenario import Scenario, prepare
 from nvlenv.policies.resolver import resolve_policy

@@ -18,8 +18,7 @@ from agents.learning.export import export_policy
 from agents.learning.network import PlacementNetwork
 from agents.study import drains, hero, incident, shape
 from agents.study.__main__ import main
-from agents.study.page import Study, study_html, study_markdown
-from agents.study.play import StudySettings, at, branch, play_until, with_one_hero
+from agents.study.study import Study, StudySettings, at, branch, page, play_until, with_one_hero
 from nvlenv.cluster.types import Mode
 from nvlenv.envs.scenario import load_scenario, prepare
 from nvlenv.policies.resolver import resolve_policy
@@ -168,8 +167,9 @@ def test_a_branch_leaves_the_simulator_where_it_was() -> None:
 def test_a_page_holds_the_table_and_escapes_its_text() -> None:
     study = Study("a<b", "x & y", ("what", "n"), (("one", "1"), ("<two>", "2")), plt.figure(), "said")
 
-    assert "<td>&lt;two&gt;</td><td>2</td>" in study_html(study, "python") and "a<b" not in study_html(study, "python")
-    assert "| what | n |\n|---|---:|\n| one | 1 |\n| <two> | 2 |" in study_markdown(study, "python")
+    html = page(study, "html", "python")
+    assert "<td>&lt;two&gt;</td><td>2</td>" in html and "a<b" not in html
+    assert "| what | n |\n|---|---:|\n| one | 1 |\n| <two> | 2 |" in page(study, "md", "python")
     plt.close(study.figure)
 
 
