@@ -21,6 +21,7 @@ from agents.study.study import (
     means,
     panels,
     play_until,
+    running,
     unframed,
     with_one_hero,
 )
@@ -28,7 +29,7 @@ from nvlenv.cluster.types import FloatArray, IntArray
 from nvlenv.envs.scenario import Scenario, prepare
 from nvlenv.policies.resolver import resolve_policy
 from nvlenv.simulator.decision import Policy
-from nvlenv.simulator.state import RUNNING, Sim
+from nvlenv.simulator.state import Sim
 
 NAME = "hero-blocked"
 HISTORY = "least-allocated"  # how the cluster came into this state: kube-scheduler's default
@@ -100,8 +101,7 @@ def _play(
     scenario: Scenario, seed: np.random.SeedSequence, policies: dict[str, Policy]
 ) -> tuple[IntArray, IntArray, dict[str, dict[str, float]]]:
     """Idle GPUs and wholly free nodes of each rack (R,) when the hero arrives, and what every policy makes of it."""
-    hero_gpus = scenario.hero_share * scenario.cluster_spec().gpus
-    episode, hero = with_one_hero(scenario.draw(seed), hero_gpus, ARRIVAL)
+    episode, hero = with_one_hero(scenario, seed, ARRIVAL)
     sim = prepare(scenario, episode)
     play_until(sim, resolve_policy(HISTORY), at(ARRIVAL))
     results = {label: _go_on(branch(sim, scenario, episode), policy, hero) for label, policy in policies.items()}
@@ -116,7 +116,7 @@ def _go_on(sim: Sim, policy: Policy, hero: int) -> dict[str, float]:
     waited to the end. The GPU-hours that others waited are those of the whole window.
     """
     before = _totals(sim, hero)
-    started = play_until(sim, policy, lambda now: bool(now.jobs[hero]["status"] == RUNNING))
+    started = play_until(sim, policy, running(hero))
     at_start = _totals(sim, hero)
     play_until(sim, policy, lambda _: False)
     job, clock = sim.jobs[hero], sim.clock[0]

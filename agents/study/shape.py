@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from agents.evaluation.figures import OKABE_ITO
 from agents.evaluation.statistics import mean_known
-from agents.study.study import Study, StudySettings, at, filled, panels, play_until, unframed, with_one_hero
+from agents.study.study import Study, StudySettings, at, filled, panels, play_until, running, unframed, with_one_hero
 from nvlenv.cluster.types import FloatArray, IntArray, Mode
 from nvlenv.envs.scenario import Scenario, prepare
 from nvlenv.policies.resolver import resolve_policy
@@ -98,8 +98,7 @@ def round_times(shares: Sequence[int] | IntArray, cliff: float) -> FloatArray:
 
 
 def _land(scenario: Scenario, seed: np.random.SeedSequence, mode: Mode) -> Landing:
-    hero_gpus = scenario.hero_share * scenario.cluster_spec().gpus
-    episode, hero = with_one_hero(scenario.draw(seed), hero_gpus, ARRIVAL)
+    episode, hero = with_one_hero(scenario, seed, ARRIVAL)
     modes: NDArray[np.int8] = episode.workload.mode.copy()
     modes[hero] = mode
     # With its share of communication, which a scenario refuses for unconstrained jobs: that is the mistake shown here.
@@ -107,7 +106,7 @@ def _land(scenario: Scenario, seed: np.random.SeedSequence, mode: Mode) -> Landi
     policy = resolve_policy(POLICY)
     play_until(sim, policy, at(ARRIVAL))
     admitted = bool(has_quota(sim, hero))
-    play_until(sim, policy, lambda now: bool(now.jobs[hero]["status"] == RUNNING))
+    play_until(sim, policy, running(hero))
     job, racks = sim.jobs[hero], sim.nodes["rack"][np.arange(len(sim.gpu_job)) // (sim.cap.shape[1] - 1)]
     shares, others = (
         np.bincount(racks[held], minlength=len(sim.racks)).astype(np.int32)

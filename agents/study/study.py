@@ -26,7 +26,7 @@ from nvlenv.common.errors import InputError
 from nvlenv.common.files import write_text
 from nvlenv.envs.scenario import Episode, Scenario, load_scenario, prepare
 from nvlenv.simulator.decision import ActionLayout, Decision, Policy
-from nvlenv.simulator.state import Sim, copy_into
+from nvlenv.simulator.state import RUNNING, Sim, copy_into
 from nvlenv.simulator.step import advance, step
 
 PICTURE = "study.png"
@@ -90,10 +90,11 @@ def branch(sim: Sim, scenario: Scenario, episode: Episode) -> Sim:
     return twin
 
 
-def with_one_hero(episode: Episode, hero_gpus: float, hour: float) -> tuple[Episode, int]:
-    """The episode with its first hero submitted at `hour` and no other. Returns it and the hero's number."""
+def with_one_hero(scenario: Scenario, seed: np.random.SeedSequence, hour: float) -> tuple[Episode, int]:
+    """An episode with its first hero submitted at `hour` and no other. Returns it and the hero's number."""
+    episode = scenario.draw(seed)
     jobs = episode.workload
-    heroes = np.flatnonzero(jobs.gpus >= hero_gpus)
+    heroes = np.flatnonzero(jobs.gpus >= scenario.hero_share * scenario.cluster_spec().gpus)
     if len(heroes) == 0:
         raise InputError(jobs.source, "jobs", "no hero", "a workload with one; give it more hours or another seed")
     submit = jobs.submit.copy()
@@ -109,12 +110,17 @@ def at(hour: float) -> Callable[[Sim], bool]:
     return lambda sim: bool(sim.clock[0]["now"] >= hour)
 
 
+def running(job: int) -> Callable[[Sim], bool]:
+    """Stop when this job runs."""
+    return lambda sim: bool(sim.jobs[job]["status"] == RUNNING)
+
+
 def means(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Each metric's mean over the workloads that have it."""
     return {key: mean_known([metrics[key] for metrics in runs]) for key in runs[0]}
 
 
-def page(study: Study, kind: str, command: str) -> str:
+def study_page(study: Study, kind: str, command: str) -> str:
     """The page as "md" or "html", with the command that made it; the picture lies beside it."""
     return PAGES.get_template(f"study.{kind}").render(study=study, picture=PICTURE, command=command)
 
@@ -123,7 +129,7 @@ def write_study(study: Study, folder: Path, command: str) -> Path:
     """Write picture, Markdown and the HTML page into a folder. Returns the page's path."""
     save(study.figure, folder / PICTURE)
     for kind in ("md", "html"):
-        write_text(folder / f"study.{kind}", page(study, kind, command))
+        write_text(folder / f"study.{kind}", study_page(study, kind, command))
     return folder / "study.html"
 
 
