@@ -6,10 +6,10 @@ that ended have given back their nodes, and pods that were let go but do not run
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from nvlenv.cluster.types import Mode
 from nvlenv.common.errors import InputError
@@ -18,22 +18,29 @@ from nvlenv.engine.formats.document import Field
 from nvlenv.engine.formats.gangs import gang_job
 from nvlenv.engine.formats.kubernetes import read_kubernetes
 from nvlenv.engine.formats.load import parse_job
-from nvlenv.engine.gate.marks import HostsByKind, PodObject, host_given, is_ready_to_go, kind_of, plan_of, write_plan
-from nvlenv.engine.gate.roster import GatedGang, gated_gangs, kind_of_pod
+from nvlenv.engine.gate.gangs import (
+    GatedGang,
+    HostsByKind,
+    Object,
+    Places,
+    gated_gangs,
+    host_given,
+    is_ready_to_go,
+    kind_of,
+    kind_of_pod,
+    write_plan,
+)
 from nvlenv.engine.model.answers import Placed
-from nvlenv.engine.model.jobs import Job
 from nvlenv.engine.model.snapshot import NodeState, Options
 from nvlenv.policies.kueue.types import HOSTNAME
 from nvlenv.simulator.decision import Policy
-
-Places = list[tuple[PodObject, str]]  # pods and their hosts
 
 
 @dataclass(frozen=True)
 class Release:
     """A pod that may go to its host."""
 
-    pod: PodObject
+    pod: Object
     host: str
     plan: str  # the annotation that it takes along
 
@@ -49,7 +56,7 @@ class GangDecision:
 
 
 def decide_gangs(
-    nodes: Sequence[dict[str, Any]], pods: Sequence[PodObject], policy: Policy | str | Path, options: Options, at: float
+    nodes: Sequence[Object], pods: Sequence[Object], policy: Policy | str | Path, options: Options, at: float
 ) -> list[GangDecision]:
     """What is to be done now, for every gang that has gated pods.
 
@@ -72,40 +79,31 @@ def decide_gangs(
         except InputError as error:
             decisions.append(GangDecision(gang.name, str(error)))
     if known:
-        look = _Look(nodes, pods, [place for _, places in known for place in places or ()], policy, options, at)
+        given = {id(pod): host for _, places in known for pod, host in places or ()}
+        look = _Look(nodes, pods, given, policy, options, at)
         decisions += [look.decision(gang, places) for gang, places in known]
     return decisions
 
 
 class _Look:
-    """The cluster at one moment, and the engine made from it."""
+    """The cluster at one moment, and the engine made from it; `given`: hosts by plan, by the `id` of the pod."""
 
     def __init__(
-        self,
-        nodes: Sequence[dict[str, Any]],
-        pods: Iterable[PodObject],
-        places: Places,
-        policy: Policy | str | Path,
-        options: Options,
-        at: float,
-    ) -> None:
+        self, nodes: Sequence[Object], pods: Sequence[Object], given: dict[int, str], policy: Policy | str | Path,
+        options: Options, at: float,
+    ) -> None:  # fmt: skip
         self.at, self.gpu_resource = at, options.gpu_resource
         self.node_of = {_host(node): str(node["metadata"]["name"]) for node in nodes}
         self.host_of = {node: host for host, node in self.node_of.items()}
-        given = {id(pod): host for pod, host in places}
         held = [_on_node(pod, self.node_of.get(given.get(id(pod)) or host_given(pod), "")) for pod in pods]
         objects = {"Node": [Field("cluster", node) for node in nodes], "Pod": [Field("cluster", pod) for pod in held]}
         self.cluster = read_kubernetes("cluster", objects, options)
         self.engine = PlacementEngine(self.cluster, policy, at=at)
-        self.usable = self._usable()
-
-    def _usable(self) -> set[str]:
-        """Hosts of nodes that are up and not overbooked."""
-        used: dict[str, int] = {}
+        used = Counter[str]()
         for pod in (pod for job in self.cluster.jobs if not job.verification for pod in job.pods):
-            used[pod.node] = used.get(pod.node, 0) + pod.gpus
+            used[pod.node] += pod.gpus
         up = [node for node in self.cluster.nodes if node.state == NodeState.UP]
-        return {self.host_of[node.name] for node in up if used.get(node.name, 0) <= node.gpus}
+        self.usable = {self.host_of[node.name] for node in up if used[node.name] <= node.gpus}  # hosts, not overbooked
 
     def decision(self, gang: GatedGang, places: Places | None) -> GangDecision:
         """What is to be done about a gang; `places` as of `GatedGang.places`."""
@@ -120,9 +118,8 @@ class _Look:
         if len(gated) < len(gang.pods):
             return GangDecision(gang.name, f"waits: {len(gang.pods) - len(gated)} of its pods run without a plan")
         if len(gated) != size:
-            return GangDecision(
-                gang.name, f"waits for its pods: {len(gated)} are there, and it says that it has {size}"
-            )
+            said = f"waits for its pods: {len(gated)} are there, and it says that it has {size}"
+            return GangDecision(gang.name, said)
         if not all(map(is_ready_to_go, gated)):
             return GangDecision(gang.name, "waits for the other scheduling gates of its pods")
         job = parse_job(gang_job(gated, gang.member), gang.name, self.gpu_resource)
@@ -130,42 +127,35 @@ class _Look:
         if not isinstance(answer, Placed):
             self.engine.enqueue(job, at=self.at)  # those behind it leave it what the policy reserves
             return GangDecision(gang.name, answer.reason)
-        plan = self._plan(job, answer)
+        plan: HostsByKind = {}
+        for asked in job.pod_sets:
+            bindings = [binding for binding in answer.bindings if binding.pod_set == asked.name]
+            hosts = [self.host_of[binding.node] for binding in bindings for _ in range(binding.pods)]
+            plan.setdefault(kind_of(asked.gpus_per_pod, asked.cpu, asked.memory), []).extend(hosts)
         text, left = write_plan(plan), {kind: iter(hosts) for kind, hosts in plan.items()}
-        hosts = [next(left[kind_of_pod(pod, self.gpu_resource)]) for pod in gated]
-        releases = tuple(Release(pod, host, text) for pod, host in zip(gated, hosts, strict=True))
+        releases = tuple(Release(pod, next(left[kind_of_pod(pod, self.gpu_resource)]), text) for pod in gated)
         victims = tuple((entry.job.partition("/")[0], pod) for entry in answer.evictions for pod in entry.pods)
         return GangDecision(gang.name, f"placed on {len(answer.nodes)} nodes: {answer.why.rule}", releases, victims)
-
-    def _plan(self, job: Job, answer: Placed) -> HostsByKind:
-        plan: HostsByKind = {}
-        for pods in job.pod_sets:
-            bindings = [binding for binding in answer.bindings if binding.pod_set == pods.name]
-            hosts = [self.host_of[binding.node] for binding in bindings for _ in range(binding.pods)]
-            plan.setdefault(kind_of(pods.gpus_per_pod, pods.cpu, pods.memory), []).extend(hosts)
-        return plan
 
     def _go_on(self, gang: GatedGang, places: Places) -> GangDecision:
         """A gang with a plan: the pods that are still gated, or gated again, get the places that it has for them."""
         releases, lost = [], []
-        plan = plan_of(gang.pods) or {}
+        plan = gang.plan() or {}
         for pod, host in ((pod, host) for pod, host in places if is_ready_to_go(pod)):
             if host in self.usable:
                 releases.append(Release(pod, host, write_plan(plan)))
-                continue
-            spare = self._spare(gang, pod, host) if host in self.node_of else ""
-            if not spare:
+            elif host in self.node_of and (spare := self._spare(gang, pod, host)):
+                hosts = plan[kind_of_pod(pod, self.gpu_resource)]
+                hosts[hosts.index(host)] = spare
+                releases.append(Release(pod, spare, write_plan(plan)))
+            else:
                 lost.append(host or "no place of the plan")
-                continue
-            hosts = plan[kind_of_pod(pod, self.gpu_resource)]
-            hosts[hosts.index(host)] = spare
-            releases.append(Release(pod, spare, write_plan(plan)))
         reason = f"{len(releases)} pods go on with the plan of their gang"
         if lost:
             reason += f"; {len(lost)} wait, as there is no spare in the rack of {lost[0]}"
         return GangDecision(gang.name, reason, tuple(releases))
 
-    def _spare(self, gang: GatedGang, pod: PodObject, host: str) -> str:
+    def _spare(self, gang: GatedGang, pod: Object, host: str) -> str:
         """Another host of the same rack for one pod; empty if there is none."""
         level = self.cluster.nvlink_level
         rack = next((n.labels.get(level, "") for n in self.cluster.nodes if n.name == self.node_of[host]), "")
@@ -178,12 +168,12 @@ class _Look:
         return self.host_of[answer.nodes[0]] if isinstance(answer, Placed) else ""
 
 
-def _host(node: dict[str, Any]) -> str:
+def _host(node: Object) -> str:
     """The value of the node's host name label; its name where it has none."""
     return str((node["metadata"].get("labels") or {}).get(HOSTNAME) or node["metadata"]["name"])
 
 
-def _on_node(pod: PodObject, node: str) -> PodObject:
+def _on_node(pod: Object, node: str) -> Object:
     """The pod as if it were bound to the node, unless it is bound already or there is no node for it."""
     if not node or pod["spec"].get("nodeName"):
         return pod

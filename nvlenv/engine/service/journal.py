@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,13 +77,9 @@ class Journal:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
+        with self._db:  # commits, or rolls back after an error
+            self._db.execute("BEGIN IMMEDIATE")
             yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
 
     # Writing; each call is durable when it returns
 
@@ -128,11 +124,10 @@ class Journal:
         row = self._db.execute("SELECT state FROM checkpoint").fetchone()
         return None if row is None else json.loads(row[0])
 
-    def operations(self) -> Iterator[Record]:
+    def operations(self) -> list[Record]:
         """What was done since the checkpoint, in order."""
-        with closing(self._db.execute("SELECT seq, operation, answer FROM operations ORDER BY seq")) as rows:
-            for seq, operation, answer in rows:
-                yield Record(seq, json.loads(operation), json.loads(answer))
+        rows = self._db.execute("SELECT seq, operation, answer FROM operations ORDER BY seq").fetchall()
+        return [Record(seq, json.loads(operation), json.loads(answer)) for seq, operation, answer in rows]
 
     def plans(self) -> dict[str, Any]:
         """The plans of gangs, by name."""

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +172,7 @@ class SharedEngine:
         return answer
 
     def _write(self, operation: Any, answer: Any, plans: Changes) -> None:
-        kept = {gang: None if plan is None else plan.as_json() for gang, plan in plans.items()}
+        kept = {gang: None if plan is None else asdict(plan) for gang, plan in plans.items()}
         self._journal.append(operation, answer, kept)
         self._since_checkpoint += operation is not None
         if self._since_checkpoint >= CHECKPOINT_LATEST:
