@@ -10,7 +10,8 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,7 @@ from kubernetes.watch.watch import iter_resp_lines
 from urllib3.exceptions import HTTPError
 
 from nvlenv.common.errors import InputError
-from nvlenv.engine.gate.decide import GangDecision, Release, decide_gangs
-from nvlenv.engine.gate.gangs import Object, patch_of
+from nvlenv.engine.gate.decide import GangDecision, Object, Release, decide_gangs, patch_of
 from nvlenv.engine.model.snapshot import Options
 from nvlenv.simulator.decision import Policy
 
@@ -42,11 +42,9 @@ def connect(kubeconfig: str = "", context: str = "") -> client.CoreV1Api:
     """The core API: by the service account inside a pod, else by kubeconfig. `InputError` if there is neither."""
     try:
         if not kubeconfig and not context:
-            try:
+            with suppress(ConfigException):
                 config.load_incluster_config()
                 return client.CoreV1Api()
-            except ConfigException:
-                pass
         config.load_kube_config(kubeconfig or None, context or None)
     except (ConfigException, OSError) as error:
         found = str(error).splitlines()[0]
@@ -203,18 +201,6 @@ class Mirror:
         return str(page["metadata"].get("resourceVersion", ""))
 
     def _watch(self, version: str, stop: threading.Event) -> None:
-        for event in self._events(version):
-            item = event["object"]
-            if event["type"] == "ERROR":
-                raise ApiException(status=item.get("code"), reason=item.get("message"))
-            if event["type"] == "DELETED":
-                self.drop(item)
-            elif event["type"] in ("ADDED", "MODIFIED"):
-                self.put(item)
-            if stop.is_set():
-                return
-
-    def _events(self, version: str) -> Iterator[Any]:
         response = self._call(
             watch=True,
             resource_version=version,
@@ -224,8 +210,16 @@ class Mirror:
             _request_timeout=(CONNECT_SECONDS, WATCH_SECONDS + CONNECT_SECONDS),
         )
         try:
-            for line in iter_resp_lines(response):
-                yield json.loads(line)
+            for event in map(json.loads, iter_resp_lines(response)):
+                item = event["object"]
+                if event["type"] == "ERROR":
+                    raise ApiException(status=item.get("code"), reason=item.get("message"))
+                if event["type"] == "DELETED":
+                    self.drop(item)
+                elif event["type"] in ("ADDED", "MODIFIED"):
+                    self.put(item)
+                if stop.is_set():
+                    return
         finally:
             response.close()
             response.release_conn()

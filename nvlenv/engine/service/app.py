@@ -1,4 +1,4 @@
-"""The HTTP API: what each path takes, what it answers, and who may ask.
+"""The HTTP API: what each path takes, and what it answers.
 
 Jobs come in any format that `nvlenv.engine.formats.load.parse_job` reads: the project's own JSON, a Kubernetes Job,
 JobSet or Workload as JSON or YAML, an sbatch script. A refusal is an answer too: 409, with the reason and every rack's

@@ -60,7 +60,9 @@ class Journal:
     def _open(self) -> None:
         self._db.execute("PRAGMA locking_mode=EXCLUSIVE").fetchall()
         tables = {name for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        found = self.origin().get("format") if "origin" in tables else ", ".join(sorted(tables))
+        found: str | None = ", ".join(sorted(tables))
+        if "origin" in tables:
+            found = dict(self._db.execute("SELECT key, value FROM origin").fetchall()).get("format")
         if tables and found != FORMAT:
             raise InputError(self.path, "format", repr(found), repr(FORMAT))
         for setting in ("journal_mode=WAL", "synchronous=FULL"):
@@ -115,19 +117,15 @@ class Journal:
 
     # Reading
 
-    def origin(self) -> dict[str, str]:
-        """The format, and where the first state came from."""
-        return dict(self._db.execute("SELECT key, value FROM origin").fetchall())
-
     def state(self) -> Any:
         """The last checkpoint; None in a new journal."""
         row = self._db.execute("SELECT state FROM checkpoint").fetchone()
         return None if row is None else json.loads(row[0])
 
-    def operations(self) -> list[Record]:
+    def operations(self) -> Iterator[Record]:
         """What was done since the checkpoint, in order."""
-        rows = self._db.execute("SELECT seq, operation, answer FROM operations ORDER BY seq").fetchall()
-        return [Record(seq, json.loads(operation), json.loads(answer)) for seq, operation, answer in rows]
+        rows = self._db.execute("SELECT seq, operation, answer FROM operations ORDER BY seq")
+        return (Record(seq, json.loads(operation), json.loads(answer)) for seq, operation, answer in rows)
 
     def plans(self) -> dict[str, Any]:
         """The plans of gangs, by name."""
