@@ -140,9 +140,14 @@ class _Look:
     """The cluster at one moment, and the engine made from it; `given`: hosts by plan, by the `id` of the pod."""
 
     def __init__(
-        self, nodes: Sequence[Object], pods: Sequence[Object], given: dict[int, str], policy: Policy | str | Path,
-        options: Options, at: float,
-    ) -> None:  # fmt: skip
+        self,
+        nodes: Sequence[Object],
+        pods: Sequence[Object],
+        given: dict[int, str],
+        policy: Policy | str | Path,
+        options: Options,
+        at: float,
+    ) -> None:
         self.at, self.gpu_resource = at, options.gpu_resource
         self.node_of = {_host(node): str(node["metadata"]["name"]) for node in nodes}
         self.host_of = {node: host for host, node in self.node_of.items()}
