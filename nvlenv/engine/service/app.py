@@ -27,9 +27,9 @@ from nvlenv.engine.service.metrics import Measured, Metrics
 from nvlenv.engine.service.shared import SharedEngine, UnavailableError
 from nvlenv.simulator.state import SLOT_SIZES
 
+OPEN_PATHS = frozenset({"/healthz"})  # a kubelet probe has no token
 BODY_LIMIT = 2**20  # bytes
 EXTENDER = "/scheduler"
-OPEN_PATHS = frozenset({"/healthz"})  # a kubelet probe has no token
 EXTENDER_LIMIT = 32 * BODY_LIMIT  # the names of a million nodes, or some thousand nodes in full
 MAX_SLICES = 100  # sizes that one request may ask for
 EXAMPLE = {"name": "hero", "gpus": 64, "slice_pods": 16, "mode": "required", "priority": 4, "estimate_hours": 24}
@@ -93,7 +93,7 @@ def create_app(engine: SharedEngine, token: str = "") -> FastAPI:
     """The service in front of an engine; with a token, every request but /healthz has to carry it."""
     metrics = Metrics(engine)
     app = FastAPI(title="nvlenv placement engine", description=__doc__, responses=PROBLEMS)
-    app.add_middleware(BodyLimit, limit=BODY_LIMIT, prefix=EXTENDER, prefix_limit=EXTENDER_LIMIT)
+    app.add_middleware(BodyLimit)
     app.add_middleware(Guard, token=token)
     app.add_middleware(Measured, metrics=metrics)
     _add_errors(app)
@@ -259,19 +259,16 @@ class Guard:
 
 
 class BodyLimit:
-    """Refuses with 413 a body of more bytes than allowed, announced or not, without reading the rest.
+    """Refuses with 413 a body of more bytes than allowed, announced or not, without reading the rest."""
 
-    limit : bytes; of paths under `prefix`, where full node objects may come in, `prefix_limit`.
-    """
-
-    def __init__(self, app: ASGIApp, limit: int, prefix: str, prefix_limit: int) -> None:
-        self.app, self.limit, self.prefix, self.prefix_limit = app, limit, prefix, prefix_limit
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        limit = self.prefix_limit if scope["path"].startswith(self.prefix) else self.limit
+        limit = EXTENDER_LIMIT if scope["path"].startswith(EXTENDER) else BODY_LIMIT
         announced = _header(scope, b"content-length")
         large = f"{int(announced)} bytes" if announced.isdigit() and int(announced) > limit else ""
         body, more = bytearray(), True
