@@ -23,13 +23,12 @@ class GateOptions(PolicyOptions, TopologyOptions):
     context: str = option("of the kubeconfig file", default="", metavar="NAME")
 
 
-def main(argv: Sequence[str]) -> int:
+def gate_command(argv: Sequence[str]) -> int:
     """Run the controller until it is told to stop. Raises `InputError` for bad input."""
     options = parse(GateOptions, argv, "python -m nvlenv.engine gate")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
-        from nvlenv.engine.gate.controller import Controller
-        from nvlenv.engine.gate.kube import connect
+        from nvlenv.engine.gate.controller import Controller, connect
     except ModuleNotFoundError as error:
         found = f"no module {error.name}"
         raise InputError("gate", "", found, "the extra kubernetes: pip install 'nvlenv[kubernetes]'") from None

@@ -30,7 +30,7 @@ class ServeOptions(PolicyOptions, ClusterOptions):
     )
 
 
-def main(argv: Sequence[str]) -> int:
+def serve_command(argv: Sequence[str]) -> int:
     """Serve until told to stop. Raises `InputError` for bad input."""
     options = parse(ServeOptions, argv, "python -m nvlenv.engine serve")
     token = _token(options.token_file)
