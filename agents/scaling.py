@@ -22,15 +22,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-import torch
 from rich.table import Table
 from sb3_contrib import MaskablePPO
 
 from agents.evaluation.tables import Terminal
 from agents.learning.config import TrainConfig
 from agents.learning.distributed import Arrays, DistributedPPO, Gradient, RemoteEnvs, Rollout, Worker, minibatches_of
-from agents.learning.memory import keep_freed_memory
-from agents.learning.model import make_env, make_model
+from agents.learning.model import make_env, make_model, prepare_process
 from nvlenv.common.commandline import command, option, parse
 from nvlenv.common.config import config_names, find_config, load_config
 from nvlenv.common.errors import InputError
@@ -201,8 +199,7 @@ def main(argv: list[str]) -> None:
     config = load_config(TrainConfig, find_config("train", options.config), options.overrides)
     if config.envs < 2:  # what they cost and what each of them costs are told apart by their number
         raise InputError("agents.scaling", "envs", config.envs, "at least 2")
-    torch.set_num_threads(config.threads)
-    keep_freed_memory()
+    prepare_process(config.threads)
     clock = clock_table(config, counts_of(options.workers), options.rollouts)
     constants = measure_constants(config, options.rollouts)
     for name, value in vars(constants).items():

@@ -20,7 +20,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 import yaml
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import CallbackList
@@ -37,8 +36,7 @@ from agents.evaluation.tables import Terminal, summary_table
 from agents.learning.callbacks import ClusterCallback, EvaluationCallback, ProgressBar
 from agents.learning.config import TrainConfig, with_baseline
 from agents.learning.distributed import DistributedPPO, RemoteEnvs
-from agents.learning.memory import keep_freed_memory
-from agents.learning.model import make_env, make_model
+from agents.learning.model import make_env, make_model, prepare_process
 from nvlenv.common.commandline import command, option, parse
 from nvlenv.common.config import config_names, find_config, load_config
 from nvlenv.common.errors import InputError
@@ -83,8 +81,7 @@ def train(
 
     `workers` : processes that play the simulators, maybe on other machines; None: this one.
     """
-    torch.set_num_threads(config.threads)
-    keep_freed_memory()
+    prepare_process(config.threads)
     algorithm: type[MaskablePPO] = MaskablePPO
     new_env: Callable[[TrainConfig, int], VecEnv] = make_env
     if workers is not None:

@@ -18,7 +18,7 @@ from agents.evaluation.statistics import Interval, mean_known, paired
 from agents.evaluation.summary import describe_played
 from agents.learning.config import TrainConfig
 from agents.learning.export import export_policy
-from agents.learning.policy import network_of
+from agents.learning.model import network_of
 from nvlenv.common.files import write_json, written_whole
 
 LOGGED = ("cost", "hero_wait", "other_wait", "stall", "slots_16", "goodput", "lost", "evictions")
@@ -110,10 +110,8 @@ class EvaluationCallback(BaseCallback):
         metrics = [p.metrics[str(latest)] for p in played]
         gaps = self.validation.compare(metrics)
         means = {key: mean_known([m[key] for m in metrics]) for key in LOGGED}
-        for key, value in means.items():
-            self.logger.record(f"eval/{key}", value)
-        for name, gap in gaps.items():
-            self.logger.record(f"eval/gap_vs_{name}", gap.mean)
+        for name, value in {**means, **{f"gap_vs_{name}": gap.mean for name, gap in gaps.items()}}.items():
+            self.logger.record(f"eval/{name}", value)
         reference = self.config.evaluation.reference
         results, order = self.validation.describe(latest, played, reference), [*self.validation.names, str(latest)]
         for name, draw in IMAGES.items():
@@ -137,10 +135,11 @@ class EvaluationCallback(BaseCallback):
 class ProgressBar(BaseCallback):
     """Steps done, and how the latest policy compares."""
 
+    bar: Any  # of tqdm, while the run learns
+
     def __init__(self, total: int, quiet: bool = False) -> None:
         super().__init__()
         self.total, self.quiet = total, quiet
-        self.bar: Any = None
 
     def _on_training_start(self) -> None:
         self.bar = tqdm(
@@ -149,18 +148,15 @@ class ProgressBar(BaseCallback):
         )  # fmt: skip
 
     def _on_step(self) -> bool:
-        if self.bar is not None:
-            self.bar.update(self.training_env.num_envs)
+        self.bar.update(self.training_env.num_envs)
         return True
 
     def show(self, text: str) -> None:
         """Put a short text behind the bar."""
-        if self.bar is not None:
-            self.bar.set_postfix_str(text)
+        self.bar.set_postfix_str(text)
 
     def _on_training_end(self) -> None:
-        if self.bar is not None:
-            self.bar.close()
+        self.bar.close()
 
 
 class ClusterCallback(BaseCallback):
@@ -170,16 +166,16 @@ class ClusterCallback(BaseCallback):
         for info in self.locals["infos"]:
             if "clock" not in info:
                 continue
-            clock = info["clock"]
-            hours = max(float(clock["now"]), 1e-9)
+            clock, hours = info["clock"], max(float(info["clock"]["now"]), 1e-9)
             capacity = hours * int(clock["capacity"])
-            self.logger.record_mean(
-                "cluster/cost", float(clock["waiting"] + clock["slowdown"] + clock["lost"]) / capacity
-            )
-            self.logger.record_mean("cluster/stall", float(clock["stall"]) / hours)
-            self.logger.record_mean("cluster/busy", float(clock["busy"]) / capacity)
-            self.logger.record_mean("cluster/evictions", float(clock["evictions"]))
-            self.logger.record_mean("cluster/moves", float(clock["moves"]))
-            for name, total in info["totals"].items():
-                self.logger.record_mean(f"reward/{name}", total / hours)
+            means = {
+                "cluster/cost": float(clock["waiting"] + clock["slowdown"] + clock["lost"]) / capacity,
+                "cluster/stall": float(clock["stall"]) / hours,
+                "cluster/busy": float(clock["busy"]) / capacity,
+                "cluster/evictions": float(clock["evictions"]),
+                "cluster/moves": float(clock["moves"]),
+                **{f"reward/{name}": total / hours for name, total in info["totals"].items()},
+            }
+            for name, value in means.items():
+                self.logger.record_mean(name, value)
         return True

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import optuna
-import torch
 import yaml
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
@@ -34,9 +33,7 @@ from agents.evaluation.statistics import Interval, paired
 from agents.learning.callbacks import Validation
 from agents.learning.config import TrainConfig, with_baseline
 from agents.learning.export import export_policy
-from agents.learning.memory import keep_freed_memory
-from agents.learning.model import make_env, make_model
-from agents.learning.policy import network_of
+from agents.learning.model import make_env, make_model, network_of, prepare_process
 from nvlenv.common.config import find_config, load_config
 from nvlenv.common.errors import InputError
 from nvlenv.common.files import make_folder, write_text
@@ -165,8 +162,7 @@ def run_trial(trial: optuna.Trial, search: PPOSearch, validation: Validation) ->
 
 def work(worker: int, search: PPOSearch) -> None:
     """Run trials until the study has as many as it is to have; one of the processes that share it."""
-    torch.set_num_threads(search.settings().threads)
-    keep_freed_memory()
+    prepare_process(search.settings().threads)
     study = search.study(worker)
     if len(study.get_trials(deepcopy=False, states=COUNTED)) < search.trials:
         trial = partial(run_trial, search=search, validation=Validation(search.settings()))

@@ -26,8 +26,7 @@ from agents.learning.distributed import (
     minibatch_gradient,
     minibatches_of,
 )
-from agents.learning.model import make_env, make_model
-from agents.learning.policy import network_of
+from agents.learning.model import make_env, make_model, network_of
 from nvlenv.common.errors import InputError
 from tests.agents.test_train import SMALL, TINY
 
