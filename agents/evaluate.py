@@ -35,7 +35,7 @@ from agents.evaluation.compare import (
 from agents.evaluation.episodes import SPLITS, TRUE_DURATIONS, split_seeds
 from agents.evaluation.figures import draw_results
 from agents.evaluation.release import check_release
-from agents.evaluation.summary import Json
+from agents.evaluation.statistics import Json
 from agents.evaluation.tables import Terminal, summary_table
 from nvlenv.common.commandline import command, option, parse
 from nvlenv.common.errors import InputError
@@ -112,7 +112,7 @@ def evaluate_policies(options: EvaluateOptions, given: Sequence[str]) -> None:
     sets, terminal = {}, Terminal()
     with open_player(options.out, options.workers, options.quiet, options.ray) as player:
         for case in cases:
-            sets[case.label], _ = compare_on_case(case, names, settings, player, groups)
+            sets[case.label] = compare_on_case(case, names, settings, player, groups)
             terminal.print(summary_table(sets[case.label]["summary"], case.label, terminal.width))
     if options.out is not None:
         digests = {label: each["scenario_digest"] for label, each in sets.items()}

@@ -16,8 +16,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from agents.evaluation.card import write_card
-from agents.evaluation.release import read_results
+from agents.evaluation.release import read_results, write_card
 from agents.learning.export import export_onnx, export_policy, load_network
 from nvlenv.common.commandline import command, option, parse
 from nvlenv.common.errors import InputError

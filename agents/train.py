@@ -26,12 +26,11 @@ from stable_baselines3.common.callbacks import CallbackList
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecEnv
 
-from agents.evaluation.card import write_card
 from agents.evaluation.cases import evaluation_scenario
 from agents.evaluation.compare import compare_on_scenario, versions
 from agents.evaluation.episodes import find_policy
 from agents.evaluation.figures import draw_set
-from agents.evaluation.release import read_results
+from agents.evaluation.release import read_results, write_card
 from agents.evaluation.tables import Terminal, summary_table
 from agents.learning.callbacks import ClusterCallback, EvaluationCallback, ProgressBar
 from agents.learning.config import TrainConfig, with_baseline
@@ -119,7 +118,7 @@ def show_results(config: TrainConfig, run: Path, quiet: bool = False) -> None:
     """The table and figures at the end of a run."""
     scenario = evaluation_scenario(config.scenarios[0], config.overrides)
     names = list(dict.fromkeys((*config.evaluation.baselines, config.evaluation.reference, str(run))))
-    results, _ = compare_on_scenario(
+    results = compare_on_scenario(
         scenario, names, config.evaluation.final_episodes, reference=config.evaluation.reference, quiet=quiet
     )
     results["command"] = shlex.join(["python", "-m", "agents.train", *sys.argv[1:]])

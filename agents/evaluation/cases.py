@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,42 +68,33 @@ def make_case(
     return Case(label, str(source), tuple(settings), scenario, plain.name, warm_jobs)
 
 
-# Out of distribution: scenario -> what to override
-
-Shift = Callable[[Scenario], list[str]]
+# Out of distribution: what to override in a scenario
 
 
-def _load(factor: float) -> Shift:
-    def override(scenario: Scenario) -> list[str]:
-        if scenario.workload.load is None:
-            raise InputError(scenario.name, "workload.load", "none", "a load that can be changed")
-        return [f"workload.load={factor * scenario.workload.load:.6g}"]
-
-    return override
+def _load(factor: float, scenario: Scenario) -> list[str]:
+    if scenario.workload.load is None:
+        raise InputError(scenario.name, "workload.load", "none", "a load that can be changed")
+    return [f"workload.load={factor * scenario.workload.load:.6g}"]
 
 
-def _racks(racks: int) -> Shift:
+def _racks(racks: int, scenario: Scenario) -> list[str]:
     """As many racks per block, and heroes of about the same share of the cluster in whole slices."""
+    spec = scenario.cluster_spec()
+    per_block = max(1, spec.racks // scenario.cluster.blocks)
+    nodes = "" if isinstance(scenario.cluster.racks, int) else ", nodes_per_rack: 18"
+    changes = [f"cluster={{racks: {racks}, blocks: {max(1, racks // per_block)}{nodes}}}"]
+    if scenario.failures is not None:
+        changes.append(f"failures.maintenance={_maintenance(scenario, racks)}")
+    piece = scenario.slice_nodes * spec.gpus_per_node
 
-    def override(scenario: Scenario) -> list[str]:
-        spec = scenario.cluster_spec()
-        per_block = max(1, spec.racks // scenario.cluster.blocks)
-        nodes = "" if isinstance(scenario.cluster.racks, int) else ", nodes_per_rack: 18"
-        changes = [f"cluster={{racks: {racks}, blocks: {max(1, racks // per_block)}{nodes}}}"]
-        piece = scenario.slice_nodes * spec.gpus_per_node
+    def sizes(hero: JobClass) -> dict[str, Any]:
+        scaled: dict[int, float] = {}
+        for size, share in hero.sizes.items():
+            gpus = max(1, round(size * racks / spec.racks / piece)) * piece
+            scaled[gpus] = scaled.get(gpus, 0.0) + share
+        return {"sizes": scaled}
 
-        def sizes(hero: JobClass) -> dict[str, Any]:
-            scaled: dict[int, float] = {}
-            for size, share in hero.sizes.items():
-                gpus = max(1, round(size * racks / spec.racks / piece)) * piece
-                scaled[gpus] = scaled.get(gpus, 0.0) + share
-            return {"sizes": scaled}
-
-        if scenario.failures is not None:
-            changes.append(f"failures.maintenance={_maintenance(scenario, racks)}")
-        return [*changes, *_with_heroes(scenario, sizes)]
-
-    return override
+    return [*changes, *_with_heroes(scenario, sizes)]
 
 
 def _with_heroes(scenario: Scenario, change: Callable[[JobClass], dict[str, Any]]) -> list[str]:
@@ -124,16 +116,14 @@ def _maintenance(scenario: Scenario, racks: int) -> str:
     return json.dumps([{**window.model_dump(mode="json"), "racks": left} for window, left in kept if left])
 
 
-SHIFTS: dict[str, Shift] = {
-    "load-20": _load(0.8),
-    "load+20": _load(1.2),
+SHIFTS: dict[str, Callable[[Scenario], list[str]]] = {
+    "load-20": partial(_load, 0.8),
+    "load+20": partial(_load, 1.2),
     "heroes-x2": lambda scenario: _with_heroes(scenario, lambda hero: {"share": 2 * hero.share}),
     "estimates-exact": lambda scenario: ["workload.estimate_sigma=0"],
     "estimates-0.3": lambda scenario: ["workload.estimate_sigma=0.3"],
     "estimates-1.0": lambda scenario: ["workload.estimate_sigma=1"],
-    "racks-8": _racks(8),
-    "racks-33": _racks(33),
-    "racks-128": _racks(128),
+    **{f"racks-{racks}": partial(_racks, racks) for racks in (8, 33, 128)},
     "failures": lambda scenario: [f"failures={{maintenance: {_maintenance(scenario, scenario.cluster_spec().racks)}}}"],
 }
 

@@ -82,16 +82,11 @@ def measure(sim: Sim, class_names: Sequence[str]) -> Metrics:
     groups = {"hero_wait": heroes, "other_wait": ~heroes}
     groups |= {f"wait_{name}": counted["klass"] == k for k, name in enumerate(class_names)}
     for name, members in groups.items():
-        metrics |= _summary(name, waits[members])
+        of_it = waits[members]
+        mean, p50, p95 = (of_it.mean(), *np.quantile(of_it, (0.5, 0.95))) if len(of_it) else (np.nan,) * 3
+        metrics |= {name: float(mean), f"{name}_p50": float(p50), f"{name}_p95": float(p95)}
     metrics["running_at_end"] = float(np.sum(counted["status"] == RUNNING))
     return metrics
-
-
-def _summary(name: str, waits: np.ndarray) -> Metrics:
-    if len(waits) == 0:
-        return dict.fromkeys((name, f"{name}_p50", f"{name}_p95"), float("nan"))
-    p50, p95 = np.quantile(waits, (0.5, 0.95))
-    return {name: float(waits.mean()), f"{name}_p50": float(p50), f"{name}_p95": float(p95)}
 
 
 @dataclass(frozen=True)
@@ -139,13 +134,9 @@ def pooled_easy(sim: Sim, baseline: str) -> float:
 
 
 def play_workload(
-    seed: np.random.SeedSequence,
-    scenario: Scenario,
-    names: Sequence[str],
-    references: Sequence[str] = REFERENCES,
-    warm_jobs: int = 0,
-    baseline: str | None = None,
-) -> Played:
+    seed: np.random.SeedSequence, scenario: Scenario, names: Sequence[str], references: Sequence[str] = REFERENCES,
+    warm_jobs: int = 0, baseline: str | None = None,
+) -> Played:  # fmt: skip
     """All policies, and the references named, on the same workload. `baseline`: whose queue discipline BOUND has."""
     episode = scenario.draw(seed)
     metrics: dict[str, Metrics] = {}
@@ -155,8 +146,7 @@ def play_workload(
         metrics[name] = measure(sim, episode.workload.class_names)
         series[name] = sim.samples[: int(sim.clock["n_samples"][0])]
     for name in references:
-        discipline = baseline or baseline_name(scenario.name)
-        metrics[name] = play_reference(name, scenario, episode, warm_jobs, discipline)
+        metrics[name] = play_reference(name, scenario, episode, warm_jobs, baseline or baseline_name(scenario.name))
     return Played(metrics, series)
 
 

@@ -15,32 +15,22 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from agents.evaluation.episodes import BOUND
-from agents.evaluation.summary import RUNNING_MEAN, Json, short_name
-from agents.evaluation.tables import candidates
+from agents.evaluation.statistics import RUNNING_MEAN, Json
+from agents.evaluation.tables import candidates, short_name
 from nvlenv.common.files import written_whole
 
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 CLASS_COLOURS = {
-    "inference": "#56B4E9",
-    "evaluation": "#CC79A7",
-    "post-training": "#009E73",
-    "pre-training": "#E69F00",
-    "hero": "#D55E00",
-    "single-node": "#CC79A7",
-    "debug": "#F0E442",
-    "spot": "#0072B2",
-}
+    "inference": "#56B4E9", "evaluation": "#CC79A7", "post-training": "#009E73", "pre-training": "#E69F00",
+    "hero": "#D55E00", "single-node": "#CC79A7", "debug": "#F0E442", "spot": "#0072B2",
+}  # fmt: skip
 FREE = "#EDF0F3"
 DASHES = ("-", "--", "-.", ":")
 MARKERS = "osD^vP*X"
 HATCHES = ("", "//", "xx", "..", "\\\\", "++", "oo", "--")
 STYLE: dict[Any, Any] = {
-    "font.size": 9.5,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "figure.dpi": 100,
-    "savefig.dpi": 150,
-}
+    "font.size": 9.5, "axes.titlesize": 11, "axes.titleweight": "bold", "figure.dpi": 100, "savefig.dpi": 150,
+}  # fmt: skip
 
 
 def style(k: int) -> dict[str, Any]:
@@ -255,11 +245,8 @@ def gaps(each: Json) -> dict[str, Json]:
 
 
 ONE_SET: dict[str, Callable[[Json, Sequence[str]], Figure]] = {
-    "decay": decay_curve,
-    "frontier": frontier,
-    "cost_terms": cost_terms,
-    "waits_by_class": waits_by_class,
-}
+    "decay": decay_curve, "frontier": frontier, "cost_terms": cost_terms, "waits_by_class": waits_by_class,
+}  # fmt: skip
 
 
 def draw_set(results: Json, order: Sequence[str], folder: Path) -> list[Path]:

@@ -14,8 +14,7 @@ from tqdm import tqdm
 from agents.evaluation.cases import evaluation_scenario, warm_started
 from agents.evaluation.episodes import Metrics, Played, play_workload, split_seeds
 from agents.evaluation.figures import decay_curve, frontier
-from agents.evaluation.statistics import Interval, mean_known, paired
-from agents.evaluation.summary import describe_played
+from agents.evaluation.statistics import Interval, describe_played, mean_known, paired
 from agents.learning.config import TrainConfig
 from agents.learning.export import export_policy
 from agents.learning.model import network_of

@@ -28,7 +28,7 @@ from optuna.trial import TrialState
 from stable_baselines3.common.callbacks import BaseCallback
 
 from agents.evaluation.episodes import split_seeds
-from agents.evaluation.fanout import map_jobs
+from agents.evaluation.fanout import fan_out
 from agents.evaluation.statistics import Interval, paired
 from agents.learning.callbacks import Validation
 from agents.learning.config import TrainConfig, with_baseline
@@ -200,8 +200,8 @@ def search_settings(search: PPOSearch, workers: int, ray: bool, workloads: int, 
     study = search.study()
     if unchanged(study, TrialState.COMPLETE, TrialState.WAITING) is None:  # or it was interrupted
         study.enqueue_trial(as_it_is(search.settings()), user_attrs={AS_IT_IS: True})
-    for _ in map_jobs(partial(work, search=search), range(workers), workers, ray):
-        pass
+    with fan_out(workers, ray) as mapped:
+        list(mapped(partial(work, search=search), range(workers)))
     trials = study.get_trials(deepcopy=False)
     pruned = sum(trial.state == TrialState.PRUNED for trial in trials)
     start = unchanged(study, TrialState.COMPLETE)

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from agents.evaluation.episodes import find_policy
 from agents.evaluation.figures import OKABE_ITO
 from agents.evaluation.statistics import bootstrap
-from agents.evaluation.summary import short_name
+from agents.evaluation.tables import short_name
 from agents.study.page import Study, bars_with_intervals, panels, unframed
 from agents.study.play import StudySettings, at, branch, means, play_until, with_one_hero
 from nvlenv.cluster.types import FloatArray, IntArray
