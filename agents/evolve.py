@@ -18,7 +18,7 @@ import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from agents.search.evolution import GENERATIONS, POLICY, STATE, Experiment, Given, evolve
+from agents.search.evolution import GENERATIONS, POLICY, STATE, Experiment, evolve
 from nvlenv.common.commandline import command, option, parse
 from nvlenv.common.errors import InputError
 
@@ -55,13 +55,6 @@ class EvolveOptions:
     resume: bool = option("go on with the evolution in the folder, as it was begun", default=False)
     quiet: bool = option("no progress bar", default=False)
 
-    @property
-    def given(self) -> Given:
-        """What the command line says of the experiment."""
-        names = [each.name for each in fields(Experiment) if hasattr(self, each.name)]
-        said = {name: value for name in names if (value := getattr(self, name)) is not None}
-        return Given(said, self.generations)
-
 
 @command
 def main(argv: list[str]) -> None:
@@ -70,8 +63,10 @@ def main(argv: list[str]) -> None:
     empty = next((name for name, workloads in options.scenarios or () if workloads < 1), None)
     if empty is not None:
         raise InputError("--scenarios", "", f"{empty}:0", "at least 1 workload")
+    given = {each.name: getattr(options, each.name, None) for each in fields(Experiment)}
+    settings = {name: value for name, value in given.items() if value is not None}
     try:
-        progress = evolve(options.given, options.out, options.resume, options.threads, options.quiet)
+        progress = evolve(settings, options.generations, options.out, options.resume, options.threads, options.quiet)
     except KeyboardInterrupt:
         kept = (options.out / STATE).is_file()
         raise KeyboardInterrupt(f"go on with --resume --out {options.out}" if kept else "nothing is kept") from None

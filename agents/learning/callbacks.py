@@ -48,7 +48,7 @@ class Validation:
         scenario = evaluation_scenario(config.scenarios[0], config.overrides)
         self.scenario, self.warm_jobs = warm_started(scenario, "validation")
         self.seeds = split_seeds(0, "validation", config.evaluation.episodes)
-        self.names = list(dict.fromkeys((*config.evaluation.baselines, config.evaluation.reference)))
+        self.names = config.evaluation.heuristics
         self.played = [play_workload(seed, self.scenario, self.names, warm_jobs=self.warm_jobs) for seed in self.seeds]
         self.baselines = {name: [p.metrics[name] for p in self.played] for name in self.names}
 

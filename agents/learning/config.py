@@ -44,13 +44,18 @@ class EvaluationConfig(Model):
     )
     reference: str = "baseline"  # differences are taken against this one
 
+    @property
+    def heuristics(self) -> list[str]:
+        """All that a policy is compared with, each once."""
+        return list(dict.fromkeys((*self.baselines, self.reference)))
+
 
 class TrainConfig(Model):
     """One training run."""
 
     scenarios: Annotated[tuple[str, ...], Field(min_length=1)] = (
         "lab-16",
-    )  # names or files; dealt out to the simulators in turn
+    )  # names or files; the simulators take turns
     overrides: tuple[str, ...] = ()  # of every scenario, such as workload.load=0.9
     steps: Count = 2_000_000  # decisions in all
     envs: Count = 64  # simulators
@@ -66,7 +71,9 @@ class TrainConfig(Model):
 def with_baseline(config: TrainConfig) -> TrainConfig:
     """The config with the tuned heuristic of its first scenario wherever it says `baseline`."""
     tuned = baseline_name(load_scenario(config.scenarios[0], config.overrides).name)
-    names = tuple(tuned if name == BASELINE else name for name in config.evaluation.baselines)
-    reference = tuned if config.evaluation.reference == BASELINE else config.evaluation.reference
-    update = {"baselines": tuple(dict.fromkeys(names)), "reference": reference}
+    baselines, reference = config.evaluation.baselines, config.evaluation.reference
+    update = {
+        "baselines": tuple(dict.fromkeys(tuned if name == BASELINE else name for name in baselines)),
+        "reference": tuned if reference == BASELINE else reference,
+    }
     return config.model_copy(update={"evaluation": config.evaluation.model_copy(update=update)})

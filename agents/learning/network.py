@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nvlenv.common.errors import InputError
-from nvlenv.policies.observation import CLUSTER_FEATURES, JOB_FEATURES, N_CLUSTER, N_JOB, N_RACK, RACK_FEATURES, Feature
+from nvlenv.policies.observation import CLUSTER_FEATURES, JOB_FEATURES, N_CLUSTER, N_JOB, N_RACK, RACK_FEATURES
 
 Array = NDArray[np.float64]
 PLACE, OPEN, FILL, HOLD = 0, 1, 0, 1  # columns of the two heads
@@ -40,18 +40,10 @@ PRIOR_GLOBAL = (
 PRIOR_CONSTANT = {"place": -20.0, "open": -6.0, "fill": -46.0, "hold": -42.0}
 
 
-def _index(features: tuple[Feature, ...], name: str) -> int:
-    return [f.name for f in features].index(name)
-
-
 class PlacementNetwork(nn.Module):
-    """Observation -> logits (B, 2R + 2) in the action layout, and value (B,).
+    """Observation -> logits (B, 2R + 2) in the action layout, and value (B,). `hidden`: width of both layers.
 
     Logits of padded racks mean nothing; the mask has none of their actions.
-
-    Parameters
-    ----------
-    hidden : width of both layers.
     """
 
     def __init__(self, hidden: int = 32) -> None:
@@ -73,11 +65,12 @@ class PlacementNetwork(nn.Module):
         self._set_prior()
 
     def _set_prior(self) -> None:
+        of_rack, of_all = ([f.name for f in each] for each in (RACK_FEATURES, JOB_FEATURES + CLUSTER_FEATURES))
         with torch.no_grad():
             for action, name, weight in PRIOR_RACK:
-                self.prior_rack.weight[action, _index(RACK_FEATURES, name)] = weight
+                self.prior_rack.weight[action, of_rack.index(name)] = weight
             for action, name, weight in PRIOR_GLOBAL:
-                self.prior_global.weight[action, _index(JOB_FEATURES + CLUSTER_FEATURES, name)] = weight
+                self.prior_global.weight[action, of_all.index(name)] = weight
             self.prior_rack.bias[:] = torch.tensor([PRIOR_CONSTANT["place"], PRIOR_CONSTANT["open"]])
             self.prior_global.bias[:] = torch.tensor([PRIOR_CONSTANT["fill"], PRIOR_CONSTANT["hold"]])
 
@@ -118,13 +111,13 @@ PARAMETERS = {
 }  # fmt: skip
 
 
-def network_arrays(network: PlacementNetwork) -> dict[str, NDArray[np.float64]]:
+def network_arrays(network: PlacementNetwork) -> dict[str, Array]:
     """The actor's arrays as a policy file keeps them."""
     state = network.state_dict()
     return {name: state[key].detach().double().numpy().T.copy() for name, key in PARAMETERS.items()}
 
 
-def load_arrays(network: PlacementNetwork, arrays: dict[str, NDArray[np.float64]], source: str) -> None:
+def load_arrays(network: PlacementNetwork, arrays: dict[str, Array], source: str) -> None:
     """Set the actor to the arrays of a policy file, the critic stays.
 
     A narrower file fills the first units; the others keep what they are but reach neither these nor any logit, so that
@@ -139,18 +132,12 @@ def load_arrays(network: PlacementNetwork, arrays: dict[str, NDArray[np.float64]
     network.load_state_dict(state)
 
 
-def _embedded(narrow: NDArray[np.float64], wide: NDArray[np.float64], hidden: int, room: int) -> NDArray[np.float64]:
-    """`narrow` inside `wide`, both inputs first, where every run of `hidden` entries has `room` entries."""
-    out = wide.copy()
-    places = [
-        _places(size, size != larger, hidden, room) for size, larger in zip(narrow.shape, wide.shape, strict=True)
-    ]
+def _embedded(narrow: Array, wide: Array, hidden: int, room: int) -> Array:
+    """`narrow` inside `wide`, both inputs first: on an axis of units a run of `hidden` of them takes `room` places."""
+    out, places = wide.copy(), [np.arange(size) for size in narrow.shape]
+    for axis, at in enumerate(places):
+        if narrow.shape[axis] != wide.shape[axis]:
+            places[axis] = at // hidden * room + at % hidden
     out[..., places[-1]] = 0.0  # from no unit but the file's
     out[np.ix_(*places)] = narrow
     return out
-
-
-def _places(size: int, units: bool, hidden: int, room: int) -> NDArray[np.int64]:
-    """Where the entries of an axis of the narrow network are in the wide one; units come in runs of `hidden`."""
-    at = np.arange(size)
-    return at // hidden * room + at % hidden if units else at
