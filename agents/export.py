@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agents.evaluation.release import read_results, write_card
-from agents.learning.export import export_onnx, export_policy, load_network
+from agents.learning.network import export_onnx, export_policy, load_network
 from nvlenv.common.commandline import command, option, parse
 from nvlenv.common.errors import InputError
 

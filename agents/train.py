@@ -30,7 +30,7 @@ from agents.evaluation.episodes import find_policy
 from agents.evaluation.figures import draw_set
 from agents.evaluation.release import read_results, write_card
 from agents.evaluation.tables import Terminal, summary_table
-from agents.learning.callbacks import ClusterCallback, EvaluationCallback, ProgressBar
+from agents.learning.callbacks import ClusterCallback, EvaluationCallback
 from agents.learning.config import TrainConfig, with_baseline
 from agents.learning.distributed import DistributedPPO, RemoteEnvs
 from agents.learning.model import make_env, make_model, prepare_process
@@ -86,15 +86,12 @@ def train(
     model = kept or make_model(config, env, algorithm)
     model.set_env(env)
     model.set_logger(configure(str(run / "tensorboard"), ["tensorboard"]))
-    bar, scenario = ProgressBar(config.steps, quiet), load_scenario(config.scenarios[0], config.overrides)
+    scenario = load_scenario(config.scenarios[0], config.overrides)
     about = {"scenario": scenario.name, "scenario_digest": scenario.digest(), "config": config.model_dump(mode="json")}
-    evaluation = EvaluationCallback(config, run, about, bar)
+    evaluation = EvaluationCallback(config, run, about, quiet)
     try:
-        model.learn(
-            config.steps - done,
-            callback=CallbackList([bar, ClusterCallback(), evaluation]),
-            reset_num_timesteps=not resume,
-        )
+        callbacks = CallbackList([ClusterCallback(), evaluation])
+        model.learn(config.steps - done, callback=callbacks, reset_num_timesteps=not resume)
     except KeyboardInterrupt:
         evaluation.save()
         raise KeyboardInterrupt(f"continue with: python -m agents.train --resume {run}") from None
@@ -105,7 +102,7 @@ def train(
 def show_results(config: TrainConfig, run: Path, quiet: bool = False) -> None:
     """The table and figures at the end of a run."""
     scenario = evaluation_scenario(config.scenarios[0], config.overrides)
-    names, settings = [*config.evaluation.heuristics, str(run)], config.evaluation
+    settings, names = config.evaluation, [*config.evaluation.heuristics, str(run)]
     results = compare_on_scenario(scenario, names, settings.final_episodes, settings.reference, quiet)
     results["command"] = shlex.join(["python", "-m", "agents.train", *sys.argv[1:]])
     write_json(run / "metrics.json", results)

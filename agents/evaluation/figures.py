@@ -56,8 +56,7 @@ def _axes(title: str, x: str, y: str, width: float = 8.0, height: float = 4.2) -
     with mpl.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(width, height))
         axes.set_title(title, loc="left", pad=10)
-        axes.set_xlabel(x)
-        axes.set_ylabel(y)
+        axes.set(xlabel=x, ylabel=y)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.set_axisbelow(True)
@@ -84,8 +83,7 @@ def decay_curve(results: Json, order: Sequence[str]) -> Figure:
         hours, mean, band = (np.array(curve[key]) for key in ("hours", "mean", "band"))
         axes.plot(hours, mean, label=short_name(name), linewidth=1.8, **style(k))
         axes.fill_between(hours, mean - band, mean + band, color=style(k)["color"], alpha=0.15, linewidth=0)
-    axes.set_ylim(bottom=0)
-    axes.set_xlim(left=0)
+    axes.set(xlim=(0, None), ylim=(0, None))
     axes.legend(frameon=False)
     workloads = len(next(iter(results["workloads"].values()))["cost"])
     note = f"mean over {workloads} workloads, running mean of {RUNNING_MEAN} samples; band: 95 % of the mean"
@@ -113,8 +111,7 @@ def frontier(results: Json, order: Sequence[str]) -> Figure:
             x["mean"], y["mean"], **bars, fmt=MARKERS[k % 8], color=OKABE_ITO[k % 8], markersize=8, elinewidth=0.9,
             alpha=0.9, label=short_name(name), zorder=3,
         )  # fmt: skip
-    axes.set_ylim(bottom=0)
-    axes.set_xlim(left=0)
+    axes.set(xlim=(0, None), ylim=(0, None))
     if axes.get_legend_handles_labels()[0]:  # below, because long names would lie on points and axis
         axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.45, -0.13))
     axes.annotate("better", (0.02, 0.03), xycoords="axes fraction", fontsize=9, color="#555555", style="italic")
@@ -124,9 +121,8 @@ def frontier(results: Json, order: Sequence[str]) -> Figure:
 def cost_terms(results: Json, order: Sequence[str]) -> Figure:
     """What each policy's cost is made of, with the pool without topology as a line."""
     names, policies = candidates(results["summary"]), results["summary"]["policies"]
-    figure, axes = _axes(
-        "Cost per GPU-hour of the cluster, by term", "cost", "", 8.0, max(3.0, 1.3 + 0.55 * len(names))
-    )
+    height = max(3.0, 1.3 + 0.55 * len(names))
+    figure, axes = _axes("Cost per GPU-hour of the cluster, by term", "cost", "", height=height)
     left = np.zeros(len(names))
     for k, term in enumerate(("waiting", "slowdown", "lost")):
         values = np.array([policies[name]["mean"][term] for name in names])
@@ -152,8 +148,8 @@ def waits_by_class(results: Json, order: Sequence[str]) -> Figure:
     names, policies = candidates(results["summary"]), results["summary"]["policies"]
     mean = policies[names[0]]["mean"]
     keys = [k for k in mean if k.startswith("wait_") and not k.endswith(("_p50", "_p95")) and mean[k] is not None]
-    known = list(CLASS_COLOURS)
-    keys.sort(key=lambda key: known.index(key.removeprefix("wait_")) if key.removeprefix("wait_") in known else -1)
+    rank = {f"wait_{name}": k for k, name in enumerate(CLASS_COLOURS)}
+    keys.sort(key=lambda key: rank.get(key, -1))
     figure, axes = _axes("Mean wait by class", "", "hours")
     least = 1 / 60
     for row, name in enumerate(names):
@@ -232,16 +228,10 @@ def class_colours(names: Sequence[str]) -> list[str]:
 
 
 def gaps(each: Json) -> dict[str, Json]:
-    """The share that every policy of a set closes of a gap to the pool without topology, where there is one.
-
-    Name -> interval; the reference itself is left out.
-    """
-    summary = each["summary"]
-    return {
-        name: summary["policies"][name]["gap_closed_interval"]
-        for name in candidates(summary)
-        if name != summary["reference"] and summary["policies"][name]["gap_closed"] is not None
-    }
+    """Policy -> interval of the share that it closes of the gap between the reference and the pool, if there is one."""
+    summary, rows = each["summary"], each["summary"]["policies"]
+    names = [name for name in candidates(summary) if name != summary["reference"]]
+    return {name: rows[name]["gap_closed_interval"] for name in names if rows[name]["gap_closed"] is not None}
 
 
 ONE_SET: dict[str, Callable[[Json, Sequence[str]], Figure]] = {

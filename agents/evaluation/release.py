@@ -13,19 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
+from agents.evaluation import tables
 from agents.evaluation.cases import Case, make_case
 from agents.evaluation.compare import BASELINE, CasePlayer, name_on_case, open_player, policy_fingerprint
 from agents.evaluation.episodes import TRUE_DURATIONS, split_seeds
 from agents.evaluation.statistics import Json, columns_as_json, columns_of, mean_known
-from agents.evaluation.tables import (
-    capitalised,
-    gap_in_words,
-    short_name,
-    standing,
-    standing_in_words,
-    summary_markdown,
-    verdict_in_words,
-)
 from nvlenv.common.config import read_yaml
 from nvlenv.common.errors import InputError
 from nvlenv.common.files import write_text
@@ -91,7 +83,7 @@ def card(policy: Path, results: Json | None = None) -> str:
         f"job, {len(schema['cluster'])} of the cluster",
     }
     parts = [
-        f"# Model card: {short_name(str(policy))}",
+        f"# Model card: {tables.short_name(str(policy))}",
         "A placement policy for clusters of NVLink racks (NVL72), for `nvlenv.engine.load_policy`.",
         "\n".join(f"- {name}: {value}" for name, value in facts.items()),
         f"## Training\n\n{_training(manifest)}",
@@ -136,11 +128,11 @@ def _worth(manifest: Json, results: Json | None) -> str:
         return "Not evaluated yet: `python -m agents.evaluate --policies baseline FILE --out results`."
     parts = []
     for label, each, name in _own_sets(manifest, results):
-        verdict = f"{verdict_in_words(each, name, label)} {gap_in_words(each, name)}"
-        found, words = standing(each, name), capitalised(standing_in_words(each, name))
+        verdict = f"{tables.verdict_in_words(each, name, label)} {tables.gap_in_words(each, name)}"
+        found, words = tables.standing(each, name), tables.capitalised(tables.standing_in_words(each, name))
         if not found["tie"] and not found["worse"]:
             words += " It ties with none and loses to none of them."
-        parts += [f"### {label}", verdict, words, summary_markdown(each["summary"])]
+        parts += [f"### {label}", verdict, words, tables.summary_markdown(each["summary"])]
     if not parts:
         return "The evaluation at hand does not hold this file."
     head = (
@@ -172,7 +164,7 @@ def _elsewhere(manifest: Json, results: Json | None) -> str:
         if label != manifest.get("scenario"):
             difference, reference = each["summary"]["policies"][name]["difference"], each["summary"]["reference"]
             lines.append(
-                f"- {label}: {word[difference['verdict']]} {short_name(reference)}, {difference['mean']:+.3f}\n"
+                f"- {label}: {word[difference['verdict']]} {tables.short_name(reference)}, {difference['mean']:+.3f}\n"
             )
     return "".join(lines)
 

@@ -16,8 +16,8 @@ from agents.evaluation.episodes import Metrics, Played, play_workload, split_see
 from agents.evaluation.figures import decay_curve, frontier
 from agents.evaluation.statistics import Interval, describe_played, mean_known, paired
 from agents.learning.config import TrainConfig
-from agents.learning.export import export_policy
 from agents.learning.model import network_of
+from agents.learning.network import export_policy
 from nvlenv.common.files import write_json, written_whole
 
 LOGGED = ("cost", "hero_wait", "other_wait", "stall", "slots_16", "goodput", "lost", "evictions")
@@ -50,7 +50,6 @@ class Validation:
         self.seeds = split_seeds(0, "validation", config.evaluation.episodes)
         self.names = config.evaluation.heuristics
         self.played = [play_workload(seed, self.scenario, self.names, warm_jobs=self.warm_jobs) for seed in self.seeds]
-        self.baselines = {name: [p.metrics[name] for p in self.played] for name in self.names}
 
     def play(self, policy: Path) -> list[Played]:
         """A policy file on every workload."""
@@ -58,27 +57,28 @@ class Validation:
 
     def describe(self, policy: Path, played: list[Played], reference: str) -> dict[str, Any]:
         """All numbers about a policy file and the heuristics, as in results.json."""
-        both = [
-            Played({**a.metrics, **b.metrics}, {**a.series, **b.series})
-            for a, b in zip(self.played, played, strict=True)
-        ]
+        pairs = zip(self.played, played, strict=True)
+        both = [Played({**a.metrics, **b.metrics}, {**a.series, **b.series}) for a, b in pairs]
         return describe_played(both, [*self.names, str(policy)], reference)
 
     def compare(self, metrics: list[Metrics]) -> dict[str, Interval]:
         """Paired difference of cost against every baseline."""
         cost = [m["cost"] for m in metrics]
-        return {name: paired(cost, [m["cost"] for m in base]) for name, base in self.baselines.items()}
+        return {name: paired(cost, [p.metrics[name]["cost"] for p in self.played]) for name in self.names}
 
 
 class EvaluationCallback(BaseCallback):
     """Every so many steps: play the validation workloads, log, keep the best policy, save a checkpoint.
 
-    The best policy by mean cost is `policy.npz`; `model.zip` and `state.json` are the latest state to resume from.
+    The best policy by mean cost is `policy.npz`; `model.zip` and `state.json` are the latest state to resume from. A
+    progress bar says how far the run is and how the latest policy compares.
     """
 
-    def __init__(self, config: TrainConfig, run: Path, manifest: dict[str, Any], bar: ProgressBar) -> None:
+    bar: Any  # of tqdm, while the run learns
+
+    def __init__(self, config: TrainConfig, run: Path, manifest: dict[str, Any], quiet: bool) -> None:
         super().__init__()
-        self.config, self.run_folder, self.manifest, self.bar = config, run, manifest, bar
+        self.config, self.run_folder, self.manifest, self.quiet = config, run, manifest, quiet
         self.validation = Validation(config)
         self.best, self.next_at = float("inf"), 0
         if (run / "state.json").exists():
@@ -92,13 +92,19 @@ class EvaluationCallback(BaseCallback):
 
     def _on_training_end(self) -> None:
         self.evaluate()
+        self.bar.close()
 
     def _on_training_start(self) -> None:
+        self.bar = tqdm(
+            total=self.config.steps, initial=self.num_timesteps, unit=" steps", unit_scale=True, disable=self.quiet,
+            file=sys.stderr, dynamic_ncols=True, desc="training",
+        )  # fmt: skip
         for output in self.logger.output_formats:
             if isinstance(output, TensorBoardOutputFormat):
                 output.writer.add_custom_scalars(LAYOUT)
 
     def _on_step(self) -> bool:
+        self.bar.update(self.training_env.num_envs)
         return True
 
     def evaluate(self) -> None:
@@ -116,7 +122,7 @@ class EvaluationCallback(BaseCallback):
         for name, draw in IMAGES.items():
             self.logger.record(name, Figure(draw(results, order), close=True), exclude=("stdout", "log", "json", "csv"))
         self.logger.dump(self.num_timesteps)
-        self.bar.show(f"gap to {reference} {gaps[reference]}")
+        self.bar.set_postfix_str(f"gap to {reference} {gaps[reference]}")
         if means["cost"] < self.best:
             self.best = means["cost"]
             latest.replace(self.run_folder / "policy.npz")
@@ -126,36 +132,8 @@ class EvaluationCallback(BaseCallback):
         """Save what `--resume` needs."""
         with written_whole(self.run_folder / "model.zip") as part, part.open("wb") as file:
             self.model.save(file)
-        write_json(
-            self.run_folder / "state.json", {"best": self.best, "next_at": self.next_at, "steps": self.num_timesteps}
-        )
-
-
-class ProgressBar(BaseCallback):
-    """Steps done, and how the latest policy compares."""
-
-    bar: Any  # of tqdm, while the run learns
-
-    def __init__(self, total: int, quiet: bool = False) -> None:
-        super().__init__()
-        self.total, self.quiet = total, quiet
-
-    def _on_training_start(self) -> None:
-        self.bar = tqdm(
-            total=self.total, initial=self.num_timesteps, unit=" steps", unit_scale=True, disable=self.quiet,
-            file=sys.stderr, dynamic_ncols=True, desc="training",
-        )  # fmt: skip
-
-    def _on_step(self) -> bool:
-        self.bar.update(self.training_env.num_envs)
-        return True
-
-    def show(self, text: str) -> None:
-        """Put a short text behind the bar."""
-        self.bar.set_postfix_str(text)
-
-    def _on_training_end(self) -> None:
-        self.bar.close()
+        state = {"best": self.best, "next_at": self.next_at, "steps": self.num_timesteps}
+        write_json(self.run_folder / "state.json", state)
 
 
 class ClusterCallback(BaseCallback):

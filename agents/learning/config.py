@@ -53,9 +53,7 @@ class EvaluationConfig(Model):
 class TrainConfig(Model):
     """One training run."""
 
-    scenarios: Annotated[tuple[str, ...], Field(min_length=1)] = (
-        "lab-16",
-    )  # names or files; the simulators take turns
+    scenarios: Annotated[tuple[str, ...], Field(min_length=1)] = ("lab-16",)  # names or files, dealt out in turn
     overrides: tuple[str, ...] = ()  # of every scenario, such as workload.load=0.9
     steps: Count = 2_000_000  # decisions in all
     envs: Count = 64  # simulators

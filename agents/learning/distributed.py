@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from sb3_contrib.common.maskable.buffers import MaskableDictRolloutBuffer, Maska
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import explained_variance
-from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvStepReturn
+from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices
 from torch import Tensor
 
 from agents.evaluation.fanout import THREADS, connect_ray
@@ -220,27 +220,17 @@ class RemoteEnvs(VecEnv):
         spaces = self.observation_space.spaces  # type: ignore[attr-defined]
         return {name: np.zeros((self.num_envs, *space.shape), np.float32) for name, space in spaces.items()}
 
-    def step_async(self, actions: NDArray[np.int64]) -> None:
-        """Nobody steps the simulators from here."""
-        raise NotImplementedError("the simulators are stepped by the workers: use DistributedPPO")
+    def refused(self, *_: Any, **__: Any) -> NoReturn:
+        """Nobody steps, changes or calls the simulators from here."""
+        raise NotImplementedError("simulators are set up by their scenario and stepped by workers: use DistributedPPO")
 
-    def step_wait(self) -> VecEnvStepReturn:
-        """Nobody steps the simulators from here."""
-        raise NotImplementedError("the simulators are stepped by the workers: use DistributedPPO")
+    step_async = step_wait = set_attr = env_method = refused
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """What SB3 asks of every environment, without a value; other attributes live elsewhere."""
         if attr_name not in ("render_mode", "spec"):
             raise AttributeError(f"RemoteEnvs has no attribute {attr_name!r}; the simulators live elsewhere")
         return [None] * len(list(self._get_indices(indices)))
-
-    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Refused: simulators are set up by their scenario."""
-        raise InputError("RemoteEnvs.set_attr", attr_name, value, "nothing: simulators are set up by their scenario")
-
-    def env_method(self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **_: Any) -> list[Any]:
-        """Refused: the simulators live elsewhere."""
-        raise InputError("RemoteEnvs.env_method", method_name, "a call", "nothing: the simulators live elsewhere")
 
     def env_is_wrapped(self, wrapper_class: Any, indices: VecEnvIndices = None) -> list[bool]:
         """(N,) False: nothing is wrapped here."""

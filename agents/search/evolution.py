@@ -23,8 +23,7 @@ from tqdm import tqdm
 from agents.evaluation.cases import evaluation_scenario
 from agents.evaluation.compare import versions
 from agents.evaluation.episodes import SPLITS, find_policy, split_scenario
-from agents.learning.export import LICENCE
-from agents.learning.network import PlacementNetwork, network_arrays
+from agents.learning.network import LICENCE, PlacementNetwork, network_arrays
 from nvlenv.common.errors import InputError
 from nvlenv.common.files import write_json, written_whole
 from nvlenv.envs.scenario import Scenario, prepare

@@ -12,7 +12,6 @@ where it was stopped. Several workers, also on other machines that see the folde
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,8 +31,8 @@ from agents.evaluation.fanout import fan_out
 from agents.evaluation.statistics import Interval, paired
 from agents.learning.callbacks import Validation
 from agents.learning.config import TrainConfig, with_baseline
-from agents.learning.export import export_policy
 from agents.learning.model import make_env, make_model, network_of, prepare_process
+from agents.learning.network import export_policy
 from nvlenv.common.config import find_config, load_config
 from nvlenv.common.errors import InputError
 from nvlenv.common.files import make_folder, write_text
@@ -70,13 +69,10 @@ def as_it_is(config: TrainConfig) -> dict[str, Any]:
     return {
         "ppo.lr_start": ppo.lr_start, "forgotten": 1 - ppo.gamma, "ppo.gae_lambda": ppo.gae_lambda,
         "ppo.entropy": ppo.entropy, "ppo.clip": ppo.clip, "ppo.n_epochs": ppo.n_epochs,
-        "ppo.n_steps": _nearest(ppo.n_steps, N_STEPS), "ppo.batch_size": _nearest(ppo.batch_size, BATCH_SIZES),
+        "ppo.n_steps": min(N_STEPS, key=lambda n: abs(n - ppo.n_steps)),
+        "ppo.batch_size": min(BATCH_SIZES, key=lambda n: abs(n - ppo.batch_size)),
         "ppo.target_kl": ppo.target_kl or LOOSEST_KL,
     }  # fmt: skip
-
-
-def _nearest(value: int, choices: Sequence[int]) -> int:
-    return min(choices, key=lambda choice: abs(choice - value))
 
 
 @dataclass(frozen=True)
