@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,29 +95,22 @@ STEPS: dict[tuple[str, int], float] = {
 }
 
 
-@dataclass(frozen=True)
-class Scorer:
-    """The prior as a vector: what evolution sees of a policy's arrays."""
-
-    start: Arrays
-
-    @property
-    def size(self) -> int:
-        """Length of the vector."""
-        return sum(self.start[name][..., column].size for name, column in STEPS)
-
-    def arrays(self, x: Vector) -> Arrays:
-        """The arrays at this distance from the start, in steps."""
-        moved, at = {name: array.copy() for name, array in self.start.items()}, 0
-        for (name, column), step in STEPS.items():
-            entries = moved[name][..., column]
-            moved[name][..., column] = entries + step * x[at : at + entries.size].reshape(entries.shape)
-            at += entries.size
-        return moved
+def dimensions(start: Arrays) -> int:
+    """How many entries of the prior are searched."""
+    return sum(start[name][..., column].size for name, column in STEPS)
 
 
-@dataclass(frozen=True)
-class Exam:
+def moved(start: Arrays, x: Vector) -> Arrays:
+    """The arrays at this distance (dimensions,) from the start, in `STEPS`."""
+    arrays, at = {name: array.copy() for name, array in start.items()}, 0
+    for (name, column), step in STEPS.items():
+        entries = arrays[name][..., column]
+        arrays[name][..., column] = entries + step * x[at : at + entries.size].reshape(entries.shape)
+        at += entries.size
+    return arrays
+
+
+class Exam(NamedTuple):
     """A scenario, how many of its workloads a generation plays, and what the baseline pays for one of them."""
 
     scenario: Scenario
@@ -187,7 +180,7 @@ def new_progress(settings: dict[str, Any], generations: int, out: Path) -> Progr
         raise InputError("--out", "", out, "a new folder, or --resume to go on in it")
     experiment = Experiment(**settings)
     start = first_arrays(experiment.init)
-    size = Scorer(start).size
+    size = dimensions(start)
     options = {"seed": experiment.seed + 1, "popsize": experiment.population, "CMA_diagonal": True, "verbose": -9}
     strategy = CMAEvolutionStrategy(np.zeros(size), experiment.sigma, options)
     digests = [evaluation_scenario(name).digest() for name, _ in experiment.scenarios]
@@ -252,7 +245,7 @@ def evolve(
         progress = kept_progress(settings, generations, out)
     else:
         progress = new_progress(settings, generations or GENERATIONS, out)
-    experiment, scorer = progress.experiment, Scorer(progress.start)
+    experiment = progress.experiment
     costs = {
         split: RelativeCost(experiment.scenarios, split, experiment.seed, threads, progress.baseline_costs.get(split))
         for split in ("train", "validation")
@@ -261,10 +254,10 @@ def evolve(
     progress.baseline_costs = {s: [exam.baseline_cost for exam in judged.exams] for s, judged in costs.items()}
 
     def policies(points: Sequence[Vector]) -> list[Policy]:
-        return [LearnedPolicy(scorer.arrays(x)) for x in points]
+        return [LearnedPolicy(moved(progress.start, x)) for x in points]
 
     if progress.history:
-        save_progress(out, scorer, progress)  # again: the files may be of different generations, after Ctrl-C
+        save_progress(out, progress)  # again: the files may be of different generations, after Ctrl-C
     else:
         progress.best_score = float(validation(policies([progress.best]), 0, experiment.validation)[0])
     first = len(progress.history)
@@ -281,11 +274,11 @@ def evolve(
                 progress.best, progress.best_score = mean, entry["validation"]
         progress.history.append(entry)
         bar.set_postfix(cost=f"{entry['train']:.3f}", best=f"{progress.best_score:.3f}")
-        save_progress(out, scorer, progress)
+        save_progress(out, progress)
     return progress
 
 
-def save_progress(out: Path, scorer: Scorer, progress: Progress) -> None:
+def save_progress(out: Path, progress: Progress) -> None:
     """The state to go on from, first, as the rest can be made of it; the best policy so far, and the history."""
     experiment = progress.experiment
     names = [name for name, _ in experiment.scenarios]
@@ -310,5 +303,5 @@ def save_progress(out: Path, scorer: Scorer, progress: Progress) -> None:
     progress.generator = np.random.get_state()  # noqa: NPY002
     with written_whole(out / STATE) as part:  # plain data, by which the state of another version is told
         part.write_bytes(pickle.dumps({**vars(progress), "experiment": vars(experiment)}))
-    save_policy(out / POLICY, scorer.arrays(progress.best), {"licence": LICENCE, **manifest})
+    save_policy(out / POLICY, moved(progress.start, progress.best), {"licence": LICENCE, **manifest})
     write_json(out / HISTORY, progress.history)
