@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agents.evaluation.cases import SHIFTS, Case, make_case
 from agents.evaluation.compare import (
     BASELINE,
     compare_on_case,
@@ -32,7 +31,7 @@ from agents.evaluation.compare import (
     policy_fingerprint,
     versions,
 )
-from agents.evaluation.episodes import SPLITS, TRUE_DURATIONS, split_seeds
+from agents.evaluation.episodes import SHIFTS, SPLITS, TRUE_DURATIONS, Case, make_case, split_seeds
 from agents.evaluation.figures import draw_results
 from agents.evaluation.release import check_release
 from agents.evaluation.statistics import Json

@@ -26,8 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Column, Table
 
-from agents.evaluation.cases import evaluation_scenario
-from agents.evaluation.episodes import split_scenario, split_seeds
+from agents.evaluation.episodes import evaluation_scenario, split_scenario, split_seeds
 from agents.evaluation.statistics import Interval, bootstrap
 from agents.evaluation.tables import Terminal
 from nvlenv.common.commandline import command, option, parse

@@ -24,9 +24,8 @@ from stable_baselines3.common.callbacks import CallbackList
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecEnv
 
-from agents.evaluation.cases import evaluation_scenario
 from agents.evaluation.compare import compare_on_scenario, versions
-from agents.evaluation.episodes import find_policy
+from agents.evaluation.episodes import evaluation_scenario, find_policy
 from agents.evaluation.figures import draw_set
 from agents.evaluation.release import read_results, write_card
 from agents.evaluation.tables import Terminal, summary_table

@@ -26,16 +26,17 @@ import numpy as np
 from tqdm import tqdm
 
 import nvlenv
-from agents.evaluation.cases import Case, warm_started
 from agents.evaluation.episodes import (
     REFERENCES,
     TRUE_DURATIONS,
+    Case,
     Metrics,
     Played,
     find_policy,
     loaded,
     play_workload,
     split_seeds,
+    warm_started,
 )
 from agents.evaluation.fanout import Mapper, fan_out
 from agents.evaluation.statistics import Json, describe_played

@@ -14,9 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from agents.evaluation import tables
-from agents.evaluation.cases import Case, make_case
 from agents.evaluation.compare import BASELINE, CasePlayer, name_on_case, open_player, policy_fingerprint
-from agents.evaluation.episodes import TRUE_DURATIONS, split_seeds
+from agents.evaluation.episodes import TRUE_DURATIONS, Case, make_case, split_seeds
 from agents.evaluation.statistics import Json, columns_as_json, columns_of, mean_known
 from nvlenv.common.config import read_yaml
 from nvlenv.common.errors import InputError

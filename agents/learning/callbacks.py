@@ -11,8 +11,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Figure, TensorBoardOutputFormat
 from tqdm import tqdm
 
-from agents.evaluation.cases import evaluation_scenario, warm_started
-from agents.evaluation.episodes import Metrics, Played, play_workload, split_seeds
+from agents.evaluation.episodes import Metrics, Played, evaluation_scenario, play_workload, split_seeds, warm_started
 from agents.evaluation.figures import decay_curve, frontier
 from agents.evaluation.statistics import Interval, describe_played, mean_known, paired
 from agents.learning.config import TrainConfig

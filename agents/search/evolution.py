@@ -20,9 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from agents.evaluation.cases import evaluation_scenario
 from agents.evaluation.compare import versions
-from agents.evaluation.episodes import SPLITS, find_policy, split_scenario
+from agents.evaluation.episodes import SPLITS, evaluation_scenario, find_policy, split_scenario
 from agents.learning.network import LICENCE, PlacementNetwork, network_arrays
 from nvlenv.common.errors import InputError
 from nvlenv.common.files import write_json, written_whole

@@ -179,17 +179,6 @@ def confirm(search: PPOSearch, best: int, start: int, workloads: int) -> Interva
     return paired(costs_of(validation, search.policy(best)), costs_of(validation, search.policy(start)))
 
 
-def winner(search: PPOSearch, trial: optuna.trial.FrozenTrial, gap: Interval, workloads: int, command: str) -> str:
-    """The config of the best trial as YAML, with what it was found by."""
-    config = search.settings(propose(optuna.trial.FixedTrial(trial.params)))  # type: ignore[arg-type]
-    settings = {"ppo": config.ppo.model_dump(mode="json")}
-    return (
-        f"# Found by {command}\n"
-        f"# in {search.trials} trials of {config.steps:,} steps. Cost less that of the config it started from, on\n"
-        f"# {workloads} further validation workloads: {gap}\n"
-    ) + yaml.safe_dump({**search.settings().model_dump(mode="json"), **settings}, sort_keys=False)
-
-
 def search_settings(search: PPOSearch, workers: int, ray: bool, workloads: int, out: Path, how: str) -> None:
     """Run, or go on with, a search; then compare its winner on so many further workloads, and write it to `out`."""
     search.settings()  # a mistake in them is told before there is a folder
@@ -206,7 +195,8 @@ def search_settings(search: PPOSearch, workers: int, ray: bool, workloads: int, 
     best = study.best_trial
     print(f"{len(trials)} trials, {pruned} given up. The config as it is costs {start.value:.3f},")
     print(f"trial {best.number} {best.value:.3f}:")
-    for name, value in propose(optuna.trial.FixedTrial(best.params)).items():  # type: ignore[arg-type]
+    changes = propose(optuna.trial.FixedTrial(best.params))  # type: ignore[arg-type]
+    for name, value in changes.items():
         print(f"  {name} = {value:.4g}" if isinstance(value, float) else f"  {name} = {value}")
     if best.number == start.number:
         print("nothing is better than the config as it is")
@@ -214,5 +204,12 @@ def search_settings(search: PPOSearch, workers: int, ray: bool, workloads: int, 
     gap = confirm(search, best.number, start.number, workloads)
     print(f"difference on {workloads} further workloads: {gap} ({gap.verdict})")
     if gap.verdict == "lower":
-        write_text(out, winner(search, best, gap, workloads, how))
+        before, after = search.settings(), search.settings(changes)
+        head = (
+            f"# Found by {how}\n"
+            f"# in {search.trials} trials of {after.steps:,} steps. Cost less that of the config it started from, on\n"
+            f"# {workloads} further validation workloads: {gap}\n"
+        )
+        settings = {**before.model_dump(mode="json"), "ppo": after.ppo.model_dump(mode="json")}
+        write_text(out, head + yaml.safe_dump(settings, sort_keys=False))
         print(f"written to {out}", file=sys.stderr)
