@@ -89,10 +89,7 @@ class EvaluateOptions:
 
 
 def evaluate_policies(options: EvaluateOptions, given: Sequence[str]) -> None:
-    """Play, print a table per set of workloads, and write everything to the folder, if there is one.
-
-    `given`: the command line, which the results name.
-    """
+    """Play, print a table per set of workloads, and write all to the folder with the command line `given`."""
     groups = seed_groups(options.seeds)
     names = list(dict.fromkeys([*options.policies, *(name for group in groups.values() for name in group)]))
     if not names:

@@ -127,10 +127,7 @@ def round_trip(config: TrainConfig) -> float:
 
 
 def by_the_clock(config: TrainConfig, workers: int, rollouts: int) -> float:
-    """Decisions per second of a run with so many workers (0: none, in this process), evaluation apart.
-
-    The median of so many rollouts, each played and learned from, after some to warm up.
-    """
+    """Decisions per second of a run with so many workers (0: none, in this process): the median of so many rollouts."""
     env = RemoteEnvs(config, workers) if workers else make_env(config)
     model = make_model(config, env, DistributedPPO if workers else MaskablePPO)
     decisions, seconds = config.envs * config.ppo.n_steps, []

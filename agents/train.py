@@ -73,10 +73,7 @@ class TrainOptions:
 def train(
     config: TrainConfig, run: Path, resume: bool = False, quiet: bool = False, workers: int | None = None
 ) -> None:
-    """Train until config.steps. A `KeyboardInterrupt` says how to go on.
-
-    `workers` : processes that play the simulators, maybe on other machines; None: this one.
-    """
+    """Train until config.steps; `workers` processes play (None: this one). A `KeyboardInterrupt` says how to go on."""
     prepare_process(config.threads)
     algorithm: type[MaskablePPO] = MaskablePPO if workers is None else DistributedPPO
     kept = algorithm.load(run / "model.zip", device="cpu") if resume else None
@@ -116,10 +113,7 @@ def show_results(config: TrainConfig, run: Path, quiet: bool = False) -> None:
 
 
 def config_of(options: TrainOptions) -> TrainConfig:
-    """The config of a new run, from file, options and overrides.
-
-    Everything that the run will ask for later is asked for now, before there is a folder.
-    """
+    """The config of a new run. Whatever the run will ask for later is asked for now, before there is a folder."""
     said = [f"{name}={value}" for name in ("seed", "init") if (value := getattr(options, name)) is not None]
     config = load_config(TrainConfig, find_config("train", options.config or "default"), [*options.overrides, *said])
     if options.trace is not None:

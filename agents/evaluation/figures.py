@@ -198,9 +198,8 @@ def rack_map(episode: Json, recordings: Mapping[str, Json]) -> Figure:
         picture, runs = np.zeros((gpus, hours + 1), np.uint8), recording["runs"]
         for job, start, end, spans in zip(runs["job"], runs["start"], runs["end"], runs["gpus"], strict=True):
             for first, count in zip(spans[::2], spans[1::2], strict=True):
-                picture[first : first + count, int(np.ceil(start)) : int(np.ceil(end))] = (
-                    episode["jobs"]["class"][job] + 1
-                )
+                when = slice(int(np.ceil(start)), int(np.ceil(end)))
+                picture[first : first + count, when] = episode["jobs"]["class"][job] + 1
         colormap = mpl.colors.ListedColormap(colours)
         axes.imshow(
             picture, cmap=colormap, vmin=-0.5, vmax=len(colours) - 0.5, aspect="auto", interpolation="nearest",

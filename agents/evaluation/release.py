@@ -68,10 +68,7 @@ def read_results(path: Path) -> Json:
 
 
 def card(policy: Path, results: Json | None = None) -> str:
-    """The text of the card, in Markdown. `results`: as `read_results` gives them.
-
-    Raises `InputError` for a file that is no policy.
-    """
+    """The card in Markdown; `results` are those of `read_results`. Raises `InputError` for a file that is no policy."""
     arrays, manifest = read_policy_file(policy)
     schema, numbers = manifest["schema"], sum(array.size for array in arrays.values())
     facts = {

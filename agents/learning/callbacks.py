@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Figure, TensorBoardOutputFormat
 from tqdm import tqdm
 
-from agents.evaluation.episodes import Metrics, Played, evaluation_scenario, play_workload, split_seeds, warm_started
+from agents.evaluation.episodes import REFERENCES, Metrics, Played, make_case, play_workload, split_seeds
 from agents.evaluation.figures import decay_curve, frontier
 from agents.evaluation.statistics import Interval, describe_played, mean_known, paired
 from agents.learning.config import TrainConfig
@@ -44,15 +45,15 @@ class Validation:
     """The validation workloads, what the heuristics make of them, and how a policy file compares."""
 
     def __init__(self, config: TrainConfig) -> None:
-        scenario = evaluation_scenario(config.scenarios[0], config.overrides)
-        self.scenario, self.warm_jobs = warm_started(scenario, "validation")
+        self.case = make_case(config.scenarios[0], config.overrides, "validation")
         self.seeds = split_seeds(0, "validation", config.evaluation.episodes)
         self.names = config.evaluation.heuristics
-        self.played = [play_workload(seed, self.scenario, self.names, warm_jobs=self.warm_jobs) for seed in self.seeds]
+        self.played = self.play(self.names, REFERENCES)
 
-    def play(self, policy: Path) -> list[Played]:
-        """A policy file on every workload."""
-        return [play_workload(seed, self.scenario, [str(policy)], (), self.warm_jobs) for seed in self.seeds]
+    def play(self, names: Sequence[str], references: Sequence[str] = ()) -> list[Played]:
+        """Policies and references on every workload."""
+        case = self.case
+        return [play_workload(seed, case.scenario, names, references, case.warm_jobs) for seed in self.seeds]
 
     def describe(self, policy: Path, played: list[Played], reference: str) -> dict[str, Any]:
         """All numbers about a policy file and the heuristics, as in results.json."""
@@ -110,7 +111,7 @@ class EvaluationCallback(BaseCallback):
         """Play the validation workloads with the policy of now, log, and keep what `--resume` needs."""
         latest = self.run_folder / "latest.npz"
         export_policy(network_of(self.model), latest, {**self.manifest, "steps": self.num_timesteps})
-        played = self.validation.play(latest)
+        played = self.validation.play([str(latest)])
         metrics = [p.metrics[str(latest)] for p in played]
         gaps = self.validation.compare(metrics)
         means = {key: mean_known([m[key] for m in metrics]) for key in LOGGED}

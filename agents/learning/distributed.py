@@ -71,10 +71,7 @@ class Gradient:
 
 
 class Worker:
-    """Worker number `rank` of a run, with so many of its simulators; lives in a process of its own, maybe far away.
-
-    `parts` : minibatches into which each worker cuts its rollout.
-    """
+    """Worker `rank` of a run, a process maybe far away: it plays so many simulators, and cuts rollouts into `parts`."""
 
     def __init__(self, config: TrainConfig, rank: int, envs: int, parts: int) -> None:
         self.config, self.rank, self.envs, self.parts = config, rank, envs, parts
@@ -247,13 +244,9 @@ class DistributedPPO(MaskablePPO):
         return {name: tensor.numpy() for name, tensor in network_of(self).state_dict().items()}
 
     def collect_rollouts(  # type: ignore[override]
-        self,
-        env: RemoteEnvs,
-        callback: BaseCallback,
-        rollout_buffer: RolloutBuffer,
-        n_rollout_steps: int,
+        self, env: RemoteEnvs, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_rollout_steps: int,
         use_masking: bool = True,
-    ) -> bool:
+    ) -> bool:  # fmt: skip
         """Let the workers play, and tell the callbacks step by step what happened. The buffer stays empty."""
         callback.on_rollout_start()
         played = env.play(self.weights(), self.num_timesteps)

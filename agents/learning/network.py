@@ -197,10 +197,7 @@ def export_onnx(network: PlacementNetwork, path: str | Path) -> None:
 
 
 def load_network(run: Path) -> tuple[PlacementNetwork, dict[str, Any]]:
-    """The network of a run's best policy (a folder or policy file) or of its state (model.zip), and its manifest.
-
-    Raises `InputError` if there is none.
-    """
+    """The network of a run's folder (its best policy, else its state), policy file or model.zip, and its manifest."""
     candidates = [run / "policy.npz", run / "model.zip"] if run.is_dir() else [run]
     source = next((file for file in candidates if file.is_file()), None)
     if source is None:

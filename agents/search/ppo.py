@@ -143,7 +143,7 @@ class TrialEvaluation(BaseCallback):
 
 def costs_of(validation: Validation, policy: Path) -> list[float]:
     """The cost of a policy file on every validation workload."""
-    return [played.metrics[str(policy)]["cost"] for played in validation.play(policy)]
+    return [played.metrics[str(policy)]["cost"] for played in validation.play([str(policy)])]
 
 
 def run_trial(trial: optuna.Trial, search: PPOSearch, validation: Validation) -> float:
