@@ -26,9 +26,8 @@ from rich.table import Column, Table
 from sb3_contrib import MaskablePPO
 
 from agents.evaluation.tables import Terminal
-from agents.learning.config import TrainConfig
 from agents.learning.distributed import Arrays, DistributedPPO, Gradient, RemoteEnvs, Rollout, Worker, minibatches_of
-from agents.learning.model import make_env, make_model, prepare_process
+from agents.learning.model import TrainConfig, make_env, make_model, prepare_process
 from nvlenv.common.commandline import command, option, parse
 from nvlenv.common.config import config_names, find_config, load_config
 from nvlenv.common.errors import InputError

@@ -30,9 +30,8 @@ from agents.evaluation.figures import draw_set
 from agents.evaluation.release import read_results, write_card
 from agents.evaluation.tables import Terminal, summary_table
 from agents.learning.callbacks import ClusterCallback, EvaluationCallback
-from agents.learning.config import TrainConfig, with_baseline
 from agents.learning.distributed import DistributedPPO, RemoteEnvs
-from agents.learning.model import make_env, make_model, prepare_process
+from agents.learning.model import TrainConfig, make_env, make_model, prepare_process, with_baseline
 from nvlenv.common.commandline import command, option, parse
 from nvlenv.common.config import config_names, find_config, load_config
 from nvlenv.common.errors import InputError

@@ -15,8 +15,7 @@ from tqdm import tqdm
 from agents.evaluation.episodes import REFERENCES, Metrics, Played, make_case, play_workload, split_seeds
 from agents.evaluation.figures import decay_curve, frontier
 from agents.evaluation.statistics import Interval, describe_played, mean_known, paired
-from agents.learning.config import TrainConfig
-from agents.learning.model import network_of
+from agents.learning.model import TrainConfig, network_of
 from agents.learning.network import export_policy
 from nvlenv.common.files import write_json, written_whole
 

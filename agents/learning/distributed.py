@@ -36,8 +36,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices
 from torch import Tensor
 
 from agents.evaluation.fanout import THREADS, connect_ray
-from agents.learning.config import TrainConfig
-from agents.learning.model import PlacementPolicy, make_env, make_model, network_of, prepare_process
+from agents.learning.model import PlacementPolicy, TrainConfig, make_env, make_model, network_of, prepare_process
 from nvlenv.common.errors import InputError
 from nvlenv.envs.env import Observation, action_space, observation_space
 from nvlenv.envs.scenario import load_scenario

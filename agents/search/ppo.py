@@ -30,8 +30,7 @@ from agents.evaluation.episodes import split_seeds
 from agents.evaluation.fanout import fan_out
 from agents.evaluation.statistics import Interval, paired
 from agents.learning.callbacks import Validation
-from agents.learning.config import TrainConfig, with_baseline
-from agents.learning.model import make_env, make_model, network_of, prepare_process
+from agents.learning.model import TrainConfig, make_env, make_model, network_of, prepare_process, with_baseline
 from agents.learning.network import export_policy
 from nvlenv.common.config import find_config, load_config
 from nvlenv.common.errors import InputError
