@@ -224,10 +224,9 @@ def compare_on_scenario(
 def decision_latency(
     name: str, case: Case, seed: np.random.SeedSequence, decisions: int = DECISIONS
 ) -> dict[str, float]:
-    """p50 and p99 of the time per decision (microseconds) over the first decisions of a workload, observation and all,
-    asked from Python one at a time, as a placement engine asks.
+    """p50 and p99 of the time per decision (microseconds), observation and all, over the first decisions of a workload.
 
-    A figure of this machine at this moment, so it is kept apart from the results that can be reproduced.
+    Asked from Python one at a time, as a placement engine asks: a figure of this machine at this moment.
     """
     sim, policy = loaded(case.scenario, case.scenario.draw(seed), sample=False), find_policy(name)
     layout = ActionLayout(len(sim.racks))

@@ -8,7 +8,7 @@ folder's own.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from nvlenv.common.files import write_text
 from nvlenv.policies.learned import read_policy_file
 from nvlenv.policies.observation import LONGEST
 
+OwnSet = tuple[str, Json, str]  # label and results of a set, and the name of the policy there
 TOLERANCE = 1e-6  # relative; records have seven digits
 CARD = "card.md"
 LIMITS = """\
@@ -71,6 +72,7 @@ def card(policy: Path, results: Json | None = None) -> str:
     """The card in Markdown; `results` are those of `read_results`. Raises `InputError` for a file that is no policy."""
     arrays, manifest = read_policy_file(policy)
     schema, numbers = manifest["schema"], sum(array.size for array in arrays.values())
+    own = list(_own_sets(manifest, results)) if results is not None else []
     facts = {
         "file hash": f"`{manifest['sha256']}` (SHA-256 of the arrays; checked whenever the file is read)",
         "licence": manifest.get("licence", "not stated"),
@@ -83,9 +85,9 @@ def card(policy: Path, results: Json | None = None) -> str:
         "A placement policy for clusters of NVLink racks (NVL72), for `nvlenv.engine.load_policy`.",
         "\n".join(f"- {name}: {value}" for name, value in facts.items()),
         f"## Training\n\n{_training(manifest)}",
-        f"## What it is worth\n\n{_worth(manifest, results)}",
+        f"## What it is worth\n\n{_worth(own, results)}",
         f"## Limits\n\n{LIMITS}",
-        f"## Outside what it was trained on\n\n{_elsewhere(manifest, results)}{OUT_OF_RANGE}",
+        f"## Outside what it was trained on\n\n{''.join(_elsewhere(own, manifest.get('scenario')))}{OUT_OF_RANGE}",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -119,11 +121,11 @@ def _training(manifest: Json) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _worth(manifest: Json, results: Json | None) -> str:
+def _worth(own: Sequence[OwnSet], results: Json | None) -> str:
     if results is None:
         return "Not evaluated yet: `python -m agents.evaluate --policies baseline FILE --out results`."
     parts = []
-    for label, each, name in _own_sets(manifest, results):
+    for label, each, name in own:
         verdict = f"{tables.verdict_in_words(each, name, label)} {tables.gap_in_words(each, name)}"
         found, words = tables.standing(each, name), tables.capitalised(tables.standing_in_words(each, name))
         if not found["tie"] and not found["worse"]:
@@ -141,7 +143,7 @@ def _worth(manifest: Json, results: Json | None) -> str:
     return "\n\n".join([head, *parts])
 
 
-def _own_sets(manifest: Json, results: Json) -> Iterator[tuple[str, Json, str]]:
+def _own_sets(manifest: Json, results: Json) -> Iterator[OwnSet]:
     """The sets in which this very file was evaluated, and its name there; of a training run, the only path."""
     policies = results["policies"]
     known = [name for name in policies if policies[name] == manifest["sha256"]]
@@ -152,17 +154,14 @@ def _own_sets(manifest: Json, results: Json) -> Iterator[tuple[str, Json, str]]:
             yield label, each, name
 
 
-def _elsewhere(manifest: Json, results: Json | None) -> str:
+def _elsewhere(own: Sequence[OwnSet], trained_on: str | None) -> Iterator[str]:
     """The sets that were not what it was trained on, and what became of it there."""
     word = {"lower": "better than", "higher": "worse than", "tie": "a tie with", "reference": "is"}
-    lines = []
-    for label, each, name in _own_sets(manifest, results) if results else ():
-        if label != manifest.get("scenario"):
-            difference, reference = each["summary"]["policies"][name]["difference"], each["summary"]["reference"]
-            lines.append(
-                f"- {label}: {word[difference['verdict']]} {tables.short_name(reference)}, {difference['mean']:+.3f}\n"
-            )
-    return "".join(lines)
+    for label, each, name in own:
+        if label != trained_on:
+            difference = each["summary"]["policies"][name]["difference"]
+            than = f"{word[difference['verdict']]} {tables.short_name(each['summary']['reference'])}"
+            yield f"- {label}: {than}, {difference['mean']:+.3f}\n"
 
 
 def check_release(folder: Path, workers: int = 1, quiet: bool = False) -> bool:

@@ -12,9 +12,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Figure, TensorBoardOutputFormat
 from tqdm import tqdm
 
-from agents.evaluation.episodes import REFERENCES, Metrics, Played, make_case, play_workload, split_seeds
+from agents.evaluation.episodes import REFERENCES, Played, make_case, play_workload, split_seeds
 from agents.evaluation.figures import decay_curve, frontier
-from agents.evaluation.statistics import Interval, describe_played, mean_known, paired
+from agents.evaluation.statistics import describe_played, mean_known, paired
 from agents.learning.model import TrainConfig, network_of
 from agents.learning.network import export_policy
 from nvlenv.common.files import write_json, written_whole
@@ -41,7 +41,7 @@ LAYOUT = {  # of TensorBoard's custom scalars: what to look at, in this order
 
 
 class Validation:
-    """The validation workloads, what the heuristics make of them, and how a policy file compares."""
+    """The validation workloads, and what the heuristics make of them."""
 
     def __init__(self, config: TrainConfig) -> None:
         self.case = make_case(config.scenarios[0], config.overrides, "validation")
@@ -53,17 +53,6 @@ class Validation:
         """Policies and references on every workload."""
         case = self.case
         return [play_workload(seed, case.scenario, names, references, case.warm_jobs) for seed in self.seeds]
-
-    def describe(self, policy: Path, played: list[Played], reference: str) -> dict[str, Any]:
-        """All numbers about a policy file and the heuristics, as in results.json."""
-        pairs = zip(self.played, played, strict=True)
-        both = [Played({**a.metrics, **b.metrics}, {**a.series, **b.series}) for a, b in pairs]
-        return describe_played(both, [*self.names, str(policy)], reference)
-
-    def compare(self, metrics: list[Metrics]) -> dict[str, Interval]:
-        """Paired difference of cost against every baseline."""
-        cost = [m["cost"] for m in metrics]
-        return {name: paired(cost, [p.metrics[name]["cost"] for p in self.played]) for name in self.names}
 
 
 class EvaluationCallback(BaseCallback):
@@ -110,14 +99,15 @@ class EvaluationCallback(BaseCallback):
         """Play the validation workloads with the policy of now, log, and keep what `--resume` needs."""
         latest = self.run_folder / "latest.npz"
         export_policy(network_of(self.model), latest, {**self.manifest, "steps": self.num_timesteps})
-        played = self.validation.play([str(latest)])
-        metrics = [p.metrics[str(latest)] for p in played]
-        gaps = self.validation.compare(metrics)
-        means = {key: mean_known([m[key] for m in metrics]) for key in LOGGED}
+        pairs = zip(self.validation.played, self.validation.play([str(latest)]), strict=True)
+        both = [Played({**a.metrics, **b.metrics}, {**a.series, **b.series}) for a, b in pairs]
+        order, reference = [*self.validation.names, str(latest)], self.config.evaluation.reference
+        costs = {name: [p.metrics[name]["cost"] for p in both] for name in order}
+        gaps = {name: paired(costs[str(latest)], costs[name]) for name in self.validation.names}
+        means = {key: mean_known([p.metrics[str(latest)][key] for p in both]) for key in LOGGED}
         for name, value in {**means, **{f"gap_vs_{name}": gap.mean for name, gap in gaps.items()}}.items():
             self.logger.record(f"eval/{name}", value)
-        reference = self.config.evaluation.reference
-        results, order = self.validation.describe(latest, played, reference), [*self.validation.names, str(latest)]
+        results = describe_played(both, order, reference)
         for name, draw in IMAGES.items():
             self.logger.record(name, Figure(draw(results, order), close=True), exclude=("stdout", "log", "json", "csv"))
         self.logger.dump(self.num_timesteps)
