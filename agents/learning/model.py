@@ -97,10 +97,9 @@ class TrainConfig(Model):
 def with_baseline(config: TrainConfig) -> TrainConfig:
     """The config with the tuned heuristic of its first scenario wherever it says `baseline`."""
     tuned = baseline_name(load_scenario(config.scenarios[0], config.overrides).name)
-    names = [
-        tuned if name == BASELINE else name for name in (*config.evaluation.baselines, config.evaluation.reference)
-    ]
-    update = {"baselines": tuple(dict.fromkeys(names[:-1])), "reference": names[-1]}
+    given = (*config.evaluation.baselines, config.evaluation.reference)
+    *names, reference = (tuned if name == BASELINE else name for name in given)
+    update = {"baselines": tuple(dict.fromkeys(names)), "reference": reference}
     return config.model_copy(update={"evaluation": config.evaluation.model_copy(update=update)})
 
 
