@@ -12,13 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from agents.evaluation.cases import Case, make_case
 from agents.evaluation.compare import name_on_case, policy_fingerprint
-from agents.evaluation.episodes import Metrics, find_policy, loaded, measure, split_seeds
+from agents.evaluation.episodes import Case, Metrics, find_policy, loaded, make_case, measure, split_seeds
 from agents.evaluation.figures import class_colours
-from agents.evaluation.summary import known, short_name
-from agents.evaluation.tables import candidates
-from agents.evaluation.words import typical_workload
+from agents.evaluation.statistics import known
+from agents.evaluation.tables import candidates, short_name, typical_workload
 from nvlenv.cluster.types import Mode, NodeEventKind, Workload
 from nvlenv.common.errors import InputError
 from nvlenv.envs.scenario import Episode

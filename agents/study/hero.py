@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from agents.evaluation.episodes import find_policy
 from agents.evaluation.figures import OKABE_ITO
 from agents.evaluation.statistics import bootstrap
-from agents.evaluation.summary import short_name
+from agents.evaluation.tables import short_name
 from agents.study.study import (
     Study,
     StudySettings,

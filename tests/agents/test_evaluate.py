@@ -143,7 +143,7 @@ def test_planted_policies_are_told_apart_in_the_table(small: Scenario) -> None:
     """Equal: the same rule under a name with its default spelled out. Worse: LeastAllocated."""
     equal = "best-fit+easy(share=0)+open"
 
-    results, _ = compare.compare_on_scenario(small, ["best-fit+easy+open", equal, "least-allocated"], 12, quiet=True)
+    results = compare.compare_on_scenario(small, ["best-fit+easy+open", equal, "least-allocated"], 12, quiet=True)
 
     rows = results["summary"]["policies"]
     assert rows[equal]["difference"]["verdict"] == "tie"

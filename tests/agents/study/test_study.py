@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.learning.export import export_policy
-from agents.learning.network import PlacementNetwork
+from agents.learning.network import PlacementNetwork, export_policy
 from agents.study import drains, hero, incident, shape
 from agents.study.__main__ import main
 from agents.study.study import Study, StudySettings, at, branch, play_until, study_page, with_one_hero
