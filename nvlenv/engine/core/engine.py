@@ -306,7 +306,7 @@ class PlacementEngine:
 
         On crowded nodes the others are now seen to hold what they have held all along.
         """
-        for node in self._crowded.intersection(left.nodes):
+        for node in filter(self._crowded.__contains__, left.nodes):  # in order, so that a journal replays
             number = self._book.number[node]
             for job in self._book.on(node):
                 if job.ours or not job.gpus:
