@@ -7,8 +7,9 @@ of a node that the job needs give way.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from nvlenv.engine.core.parts import Part, leaders_without_gpus
 from nvlenv.engine.model.answers import Binding, Cause, Eviction, Loss, Placed, Refused, Step, Why
 from nvlenv.engine.model.jobs import Job, Pod, PodSet
 from nvlenv.policies.resolver import policy_name
-from nvlenv.simulator.decision import ActionLayout, Decision, Policy
+from nvlenv.simulator.decision import ActionLayout, Policy
 from nvlenv.simulator.events import stop
 from nvlenv.simulator.queues import enqueue
 from nvlenv.simulator.state import Sim
@@ -57,14 +58,16 @@ class Attempt:
     notes: tuple[str, ...]
     shown: int  # candidates listed in each step
     pods: list[Pod] = field(default_factory=list)  # that have their places
-    moved: dict[str, dict[int, int]] = field(default_factory=dict)  # job -> GPUs on each of its new nodes
     _bindings: list[Binding] = field(default_factory=list)
     _evictions: list[Eviction] = field(default_factory=list)
     _steps: list[Step] = field(default_factory=list)
 
     def run(self) -> Placed | Refused:
         """Place it all, or say why not."""
-        rows = self.live.rows[self.job.id]
+        rows = self.live.enqueue(self.job.id, self.parts)
+        if (ahead := self._ahead(rows[0])) is not None:
+            queue = self.live.queues[self.parts[0].queue].name
+            return self._refused(Cause.BEHIND, f"{ahead} waits before it in queue {queue} (StrictFIFO)")
         for part, row in zip(self.parts, rows, strict=True):
             refused = self._place_part(part, row)
             if refused is not None:
@@ -86,6 +89,15 @@ class Attempt:
         why = Why(policy_name(self.policy), reason, steps, self.notes)
         return Refused(self.job.id, cause, reason, racks or {}, why)
 
+    def _ahead(self, row: int) -> str | None:
+        """The job that a StrictFIFO queue lets go first; None: it is our turn."""
+        sim = self.live.sim
+        if sim.queues["strict"][sim.jobs["queue"][row]]:
+            for other in itertools.takewhile(lambda other: other != row, self.live.waiting()):
+                if sim.jobs["queue"][other] == sim.jobs["queue"][row] and other not in self.live.rows[self.job.id]:
+                    return self.live.name_of(other)
+        return None
+
     # One part
 
     def _place_part(self, part: Part, row: int) -> Refused | None:
@@ -98,7 +110,7 @@ class Attempt:
                     return None
                 continue  # what had to move found GPUs, but no cpu, memory or place for its pods
             if tried.no_quota:
-                return self._refused(Cause.QUOTA, why_no_quota(self.live, part.queue, part.gpus))
+                return self._refused(Cause.QUOTA, why_no_quota(self.live, part))
             if tried.could_place:
                 return self._refused(Cause.HELD, f"held: {tried.steps[-1].rule}", steps=tried.steps)
             steps = tried.steps
@@ -135,8 +147,7 @@ class Attempt:
         """The limits to try in turn: one domain of `part.within` after another, the fullest first."""
         spec = self.live.spec
         if part.within:
-            height = spec.height_of(part.within)
-            domain = self.live.sim.ancestors[: spec.racks, height][spec.node_rack]
+            domain = self.live.domains(spec.height_of(part.within))
             fits = np.bincount(domain, room(self.live, part, limits))
             for number in sorted(np.flatnonzero(fits >= part.pods), key=lambda number: fits[number]):
                 everywhere = np.full(spec.nodes, part.pods, np.int32) if limits is None else limits
@@ -150,7 +161,7 @@ class Attempt:
         others = {other.node for other in self._bindings} if pods.group else set()
         if not others or not pods.level:
             return limits
-        domain = self.live.sim.ancestors[: spec.racks, max(0, spec.height_of(pods.level))][spec.node_rack]
+        domain = self.live.domains(max(0, spec.height_of(pods.level)))
         inside = np.isin(domain, [domain[self.book.number[node]] for node in others])
         return np.where(inside, part.pods if limits is None else limits, 0).astype(np.int32)
 
@@ -181,23 +192,21 @@ class Attempt:
         found = take_up(live.sim, row, self.turn, preempt)
         if found != AT_HAND:
             return Tried(False, no_quota=found == NO_QUOTA)
-        racks, layout = live.spec.rack_names, ActionLayout(live.spec.racks)
+        sim, racks = live.sim, live.spec.racks
         steps: list[Step] = []
         before: Sim | None = None
         again = True
         while again:
-            sim = live.sim
-            answer = ask_policy(self.policy, Decision(sim, sim.mask, layout), racks, live.name_of, self.shown)
-            kind = layout.describe(answer.action).partition("[")[0]
-            if kind == "open" and before is None:
+            action, step = ask_policy(self.policy, live, self.shown)
+            could_place = bool(sim.mask[:racks].any() or sim.mask[ActionLayout(racks).fill])
+            if step.action == "open" and before is None:
                 before = live.save().sim
             left = self._left(row)
-            again = bool(apply(sim, answer.action))
-            pods = left - (self._left(row) if int(sim.clock["current"][0]) == row else 0) if kind != "hold" else 0
-            rack = racks[answer.action % layout.racks] if kind in ("place", "open") else ""
-            steps.append(Step(kind, rack, pods, answer.rule, answer.legal, answer.candidates))
-        placed = steps[-1].action != "hold" and bool((live.sim.gpu_job == row).any())
-        tried = Tried(placed, False, tuple(steps), answer.could_place, before)
+            again = bool(apply(sim, action))
+            still = self._left(row) if int(sim.clock["current"][0]) == row else 0
+            steps.append(replace(step, pods=0 if step.action == "hold" else left - still))
+        placed = steps[-1].action != "hold" and bool((sim.gpu_job == row).any())
+        tried = Tried(placed, False, tuple(steps), could_place, before)
         if not placed and before is not None:
             self._undo(row, tried)
         return tried
@@ -232,9 +241,8 @@ class Attempt:
         for victim in victims:
             self._evictions.append(evict_job(live, victim, Loss.RESOURCES))
         for name, cost in moved.items():
-            self.moved[name] = live.gpus_of(live.rows[name][0])
-            size = max(1, book.jobs[name].pods[0].gpus)
-            to = tuple(self._binding("", node, gpus // size, gpus) for node, gpus in self.moved[name].items())
+            size, now = max(1, book.jobs[name].pods[0].gpus), live.gpus_of(live.rows[name][0])
+            to = tuple(self._binding("", node, gpus // size, gpus) for node, gpus in now.items())
             self._evictions.append(book.jobs[name].eviction(Loss.MOVED, cost, moved_to=to))
         self._steps += tried.steps
         self._bind(part, pods)

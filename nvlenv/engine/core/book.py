@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from nvlenv.cluster.types import BoolArray, IntArray
 from nvlenv.engine.core.parts import Part
+from nvlenv.engine.model.answers import Binding
 from nvlenv.engine.model.jobs import UNLIMITED, Job, Pod
 from nvlenv.engine.model.snapshot import ClusterSnapshot, Node
 from nvlenv.policies.kueue import topology as kueue
@@ -172,6 +173,13 @@ class Book:
         self.remove(job.id)
         if rest:
             self.add(replace(job, pods=rest))
+
+    def move(self, job: Job, to: Sequence[Binding]) -> None:
+        """The pods of a job, in their order, are on other nodes now; it keeps the name of its one pod set, if any."""
+        nodes = [binding.node for binding in to for _ in range(binding.pods)]
+        pods = tuple(replace(pod, node=node) for pod, node in zip(job.pods, nodes, strict=True))
+        bindings = tuple(replace(binding, pod_set=first.pod_set) for first in job.bindings[:1] for binding in to)
+        self.add(replace(job, pods=pods, bindings=bindings))
 
     def snapshot(self) -> ClusterSnapshot:
         """The cluster with the jobs and node states of now."""

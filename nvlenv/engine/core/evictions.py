@@ -128,10 +128,13 @@ def _fewest(book: Book, node: int, need: Need, candidates: list[Job]) -> list[Jo
 def replace_node(live: Live, book: Book, node: str) -> NodeLoss:
     """Swap or evict every job on a node that takes no pods any more; the larger jobs choose their spares first.
 
-    Of jobs without GPUs only the pods on the node end, at once. Evicted jobs with GPUs are still in the book.
+    Of tests and of jobs without GPUs only the pods on the node end, at once. Evicted jobs are still in the book.
     """
     rack = int(live.spec.node_rack[book.number[node]])
     replaced, evictions = [], []
+    for test in book.on(node, verification=True):
+        book.end_pods(test, node)
+        evictions.append(test.eviction(Loss.VERIFICATION, node=node))
     for job in sorted(book.on(node), key=lambda job: (-job.gpus, job.id)):
         if not job.gpus:  # pods that need no link to each other, and no rack
             book.end_pods(job, node)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nvlenv.cluster.types import ClusterSpec, Mode, QueueSpec, Workload
+from nvlenv.cluster.types import ClusterSpec, IntArray, Mode, QueueSpec, Workload
 from nvlenv.engine.core.kernels import assign_nodes
 from nvlenv.engine.core.parts import Part, running_part, workload_of
 from nvlenv.engine.model.jobs import Job
@@ -89,6 +89,11 @@ class Live:
     def rack_of(self, node: int) -> str:
         """The name of a node's rack."""
         return self.spec.rack_names[int(self.spec.node_rack[node])]
+
+    def domains(self, height: int) -> IntArray:
+        """(M,) each node's domain so many levels above its rack."""
+        domains: IntArray = self.sim.ancestors[: self.spec.racks, height][self.spec.node_rack]
+        return domains
 
     # Rows
 
