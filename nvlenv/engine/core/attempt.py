@@ -8,6 +8,7 @@ of a node that the job needs give way.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from nvlenv.cluster.types import IntArray, Mode
 from nvlenv.engine.core.book import Book, need_of
-from nvlenv.engine.core.evictions import evict_job, evicted_and_moved, moved_have_room, resource_victims
+from nvlenv.engine.core.evictions import make_way
 from nvlenv.engine.core.explain import ask_policy, room, why_no_quota, why_no_room
 from nvlenv.engine.core.kernels import AT_HAND, NO_QUOTA, restrict, take_up, unrestrict
 from nvlenv.engine.core.live import Live
@@ -134,7 +135,7 @@ class Attempt:
             jobs["slices"][row], jobs["slice_pods"][row] = part.pods, 1
         jobs["mode"][row] = Mode.REQUIRED
         placed = False
-        for narrowed in self._domains(part, limits) if part.within else iter([limits]):
+        for narrowed in self._domains(part, limits):
             tried = self._try_row(row, preempt=True, limits=narrowed)
             placed = tried.placed and self._settle(part, row, tried)
             if placed:
@@ -228,42 +229,21 @@ class Attempt:
     # What a placed row means for everybody
 
     def _settle(self, part: Part, row: int, tried: Tried) -> bool:
-        """Note where the part went and who has to leave. False, and all undone, if cpu, memory or pods are too few."""
-        live, book = self.live, self.book
-        evicted, moved = evicted_and_moved(tried.before, live) if tried.before is not None else ({}, {})
-        pods = {node: gpus // part.gpus_per_pod for node, gpus in live.gpus_of(row).items()}
-        victims = resource_victims(live, book, self.job, part, pods, evicted, self.pods)
-        if victims is None or not moved_have_room(live, book, moved):
+        """Note who has to leave, and where the part went. False, and all undone, if cpu, memory or pods are too few."""
+        evictions = make_way(self.live, self.book, self.job, part, row, self.pods, tried.before)
+        if evictions is None:
             self._undo(row, tried)
             return False
-        for name, cost in evicted.items():
-            self._evictions.append(evict_job(live, book.jobs[name], Loss.PREEMPTED, cost))
-        for victim in victims:
-            self._evictions.append(evict_job(live, victim, Loss.RESOURCES))
-        for name, cost in moved.items():
-            size, now = max(1, book.jobs[name].pods[0].gpus), live.gpus_of(live.rows[name][0])
-            to = tuple(self._binding("", node, gpus // size, gpus) for node, gpus in now.items())
-            self._evictions.append(book.jobs[name].eviction(Loss.MOVED, cost, moved_to=to))
+        self._evictions += evictions
         self._steps += tried.steps
-        self._bind(part, pods)
-        return True
-
-    def _bind(self, part: Part, pods: dict[int, int]) -> None:
-        """Hand the places of a part to its pod sets in order, node by node."""
-        left = {member.name: member.pods for member in part.members}
+        members = iter([member for member in part.members for _ in range(member.pods)])
         each = part.gpus_per_pod // part.fused
-        for node, number in pods.items():
-            places = number * part.fused
-            for member in part.members:
-                here = min(places, left[member.name])
-                if here:
-                    self._bindings.append(self._binding(member.name, node, here, here * each))
-                    self.pods += [Pod(self.book.names[node], each, member.cpu, member.memory)] * here
-                left[member.name] -= here
-                places -= here
-
-    def _binding(self, pod_set: str, node: int, pods: int, gpus: int) -> Binding:
-        return Binding(pod_set, self.book.names[node], self.live.rack_of(node), pods, gpus)
+        for node, gpus in self.live.gpus_of(row).items():
+            here = list(itertools.islice(members, gpus // each))  # the places go to the pod sets in order
+            self.pods += [Pod(self.book.names[node], each, member.cpu, member.memory) for member in here]
+            for name, pods in Counter(member.name for member in here).items():
+                self._bindings.append(self.book.binding(node, pods, pods * each, name))
+        return True
 
     def _place_leader(self, leader: PodSet) -> bool:
         """A pod without GPUs goes to a node of its group, or else to one of the same rack."""
@@ -275,7 +255,7 @@ class Attempt:
             pod = Pod(self.book.names[node], 0, leader.cpu, leader.memory)
             need = need_of([pod]) + need_of(self.pods, pod.node) - need_of(gone, pod.node)
             if self.book.resources.has_room(node, need):
-                self._bindings.append(self._binding(leader.name, node, 1, 0))
+                self._bindings.append(self.book.binding(node, 1, 0, leader.name))
                 self.pods.append(pod)
                 return True
         return False

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from nvlenv.common.errors import InputError
 from nvlenv.engine.core.book import Book
-from nvlenv.engine.core.evictions import bindings_of, fit_in_rack, move_gpus
+from nvlenv.engine.core.evictions import fit_in_rack
 from nvlenv.engine.core.live import Live
 from nvlenv.engine.core.parts import Part
 from nvlenv.engine.model.answers import Clearing, Move
@@ -126,11 +126,11 @@ class Defragmentation:
             to: Counter[int] = Counter()
             for pod, place in zip(pods, places, strict=True):
                 to.update({place: pod.gpus} if pod.node == node else {})
-            move_gpus(live, row, book.number[node], to)
+            live.move(row, book.number[node], to)
         target = {i: book.names[node] for i, node in zip(going, places, strict=True)}
         self._moved[job.id] = tuple(replace(pod, node=target.get(i, pod.node)) for i, pod in enumerate(now))
         left = tuple(book.names[node] for node in inside)
-        return Move(job.id, sum(inside.values()), left, bindings_of(live, book, pods, places), cost)
+        return Move(job.id, sum(inside.values()), left, book.bindings(pods, places), cost)
 
     def _together(self, rack: int, pods: Sequence[Pod], taken: Sequence[Pod] = ()) -> list[int] | None:
         """Nodes for all pods in one other rack; `taken` are pods that go elsewhere, but are not in the arrays yet."""

@@ -80,7 +80,8 @@ def _ask_learned(policy: LearnedPolicy, decision: Decision, live: Live) -> Asked
     action = int(best_action(logits, decision.mask))
     ranks = np.argsort(np.where(decision.mask, -logits, np.inf), kind="stable")
     said = f"largest logit, {_say(live, action)} {logits[action]:.3f}"
-    for runner_up in [int(a) for a in ranks[:2] if a != action and decision.mask[a]][:1]:
+    runner_up = next((a for a in ranks[:2].tolist() if a != action and decision.mask[a]), None)
+    if runner_up is not None:
         said += f", next {_say(live, runner_up)} {logits[runner_up]:.3f}"
     return Asked(action, said, logits[:, None], -logits, {})
 

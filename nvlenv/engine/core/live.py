@@ -8,13 +8,13 @@ is full, the rows that are left move together in their order.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from nvlenv.cluster.types import ClusterSpec, IntArray, Mode, QueueSpec, Workload
-from nvlenv.engine.core.kernels import assign_nodes
+from nvlenv.engine.core.kernels import assign_nodes, swap
 from nvlenv.engine.core.parts import Part, running_part, workload_of
 from nvlenv.engine.model.jobs import Job
 from nvlenv.engine.model.settings import Settings
@@ -86,10 +86,6 @@ class Live:
         if state == NodeState.UP:
             self.capacity_grew()
 
-    def rack_of(self, node: int) -> str:
-        """The name of a node's rack."""
-        return self.spec.rack_names[int(self.spec.node_rack[node])]
-
     def domains(self, height: int) -> IntArray:
         """(M,) each node's domain so many levels above its rack."""
         domains: IntArray = self.sim.ancestors[: self.spec.racks, height][self.spec.node_rack]
@@ -155,6 +151,10 @@ class Live:
             slots.append(slot)
             slot = int(self.sim.gpu_next[slot])
         return slots[::-1]
+
+    def move(self, row: int, node: int, to: Mapping[int, int]) -> None:
+        """What a row holds on a node goes to other nodes: so many GPUs to each."""
+        swap(self.sim, row, node, np.array(list(to), np.int32), np.array(list(to.values()), np.int32))
 
     def work_lost(self, row: int, keeps_progress: bool = False) -> float:
         """GPU-hours of work that stopping a row now costs."""
