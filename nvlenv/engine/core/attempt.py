@@ -20,7 +20,7 @@ from nvlenv.engine.core.evictions import make_way
 from nvlenv.engine.core.explain import ask_policy, room, why_no_quota, why_no_room
 from nvlenv.engine.core.kernels import AT_HAND, NO_QUOTA, restrict, take_up, unrestrict
 from nvlenv.engine.core.live import Live
-from nvlenv.engine.core.parts import Part, leaders_without_gpus
+from nvlenv.engine.core.parts import Part
 from nvlenv.engine.model.answers import Binding, Cause, Eviction, Loss, Placed, Refused, Step, Why
 from nvlenv.engine.model.jobs import Job, Pod, PodSet
 from nvlenv.policies.resolver import policy_name
@@ -73,8 +73,8 @@ class Attempt:
             refused = self._place_part(part, row)
             if refused is not None:
                 return refused
-        for leader in leaders_without_gpus(self.job):
-            if not self._place_leader(leader):
+        for leader in self.job.pod_sets:
+            if leader.group and not leader.gpus_per_pod and not self._place_leader(leader):
                 said = f"no node beside its workers has cpu, memory and a place for pod set {leader.name}"
                 return self._refused(Cause.CAPACITY, said)
         order = {pods.name: number for number, pods in enumerate(self.job.pod_sets)}
@@ -129,8 +129,8 @@ class Attempt:
         if returned is None:
             return False, ()
         limits = self._near_placed(part, self.book.resources.limits(part, returned))
-        jobs, tried = self.live.sim.jobs, Tried(False)
-        before = {name: jobs[name][row].copy() for name in ("mode", "slices", "slice_pods")}
+        jobs, tried, fields = self.live.sim.jobs, Tried(False), ["mode", "slices", "slice_pods"]
+        asked = jobs[fields][row].copy()
         if part.mode == Mode.UNCONSTRAINED:  # to the simulator racks are opened for required slices: single nodes
             jobs["slices"][row], jobs["slice_pods"][row] = part.pods, 1
         jobs["mode"][row] = Mode.REQUIRED
@@ -140,8 +140,7 @@ class Attempt:
             placed = tried.placed and self._settle(part, row, tried)
             if placed:
                 break
-        for name, value in before.items():
-            self.live.sim.jobs[name][row] = value
+        self.live.sim.jobs[fields][row] = asked
         return placed, tried.steps
 
     def _domains(self, part: Part, limits: IntArray | None) -> Iterator[IntArray | None]:
@@ -171,10 +170,8 @@ class Attempt:
     def _try_row(self, row: int, preempt: bool = False, limits: IntArray | None = None) -> Tried:
         """Let the policy decide about a waiting row. If it is not placed, the arrays are as before.
 
-        Parameters
-        ----------
-        preempt : racks may be opened even where the free GPUs would not suffice.
-        limits : (M,) pods that each node could take; None: as many as its GPUs allow.
+        With `preempt`, racks may be opened even where the free GPUs would not suffice. `limits` (M,) are the pods that
+        each node could take; None: as many as its GPUs allow.
         """
         live = self.live
         if limits is None:
@@ -201,7 +198,7 @@ class Attempt:
             action, step = ask_policy(self.policy, live, self.shown)
             could_place = bool(sim.mask[:racks].any() or sim.mask[ActionLayout(racks).fill])
             if step.action == "open" and before is None:
-                before = live.save().sim
+                before, *_ = live.save()
             left = self._left(row)
             again = bool(apply(sim, action))
             still = self._left(row) if int(sim.clock["current"][0]) == row else 0

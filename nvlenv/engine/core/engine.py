@@ -301,7 +301,7 @@ class PlacementEngine:
     def _tick(self, at: float | None) -> None:
         """Time passes; it never goes back."""
         self._last = max(self._last, time.time() if at is None else float(at))
-        self._live.set_now((self._last - self._began) / SECONDS)
+        self._live.sim.clock["now"] = (self._last - self._began) / SECONDS  # h since it began
 
     @contextmanager
     def _what_if(self, at: float | None) -> Iterator[None]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from nvlenv.cluster.types import IntArray, Mode
 from nvlenv.engine.core.book import SCARCE, NodeResources
-from nvlenv.engine.core.kernels import count_states, score_racks
+from nvlenv.engine.core.kernels import score_racks, see_nodes
 from nvlenv.engine.core.live import Live
 from nvlenv.engine.core.parts import Part
 from nvlenv.engine.model.answers import Candidate, Cause, Step
@@ -191,9 +191,9 @@ def _against(
     nodes = live.sim.nodes
     found = {"failed or cordoned": _by_rack(live, nodes["blocked"] > 0)}
     if part.gpus_per_pod == live.node_size:
-        counts = np.zeros((live.spec.racks, 4), np.int64)
-        count_states(live.sim, row, counts)
-        taken = counts[:, TAKEN] - found["failed or cordoned"]
+        states = np.zeros(live.spec.nodes, np.int64)
+        see_nodes(live.sim, row, states)
+        taken = _by_rack(live, states == TAKEN) - found["failed or cordoned"]
         found = {"held by work that may not be evicted": taken, **found}
     if limits is not None:
         idle = (nodes["blocked"] == 0) & (nodes["free"] // part.gpus_per_pod > limits)

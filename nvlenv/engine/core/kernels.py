@@ -1,8 +1,4 @@
-"""What a live cluster needs beside the simulator's own kernels.
-
-Jobs that already run are put where they are, one waiting job is put at hand, nodes are hidden that cannot take a
-certain pod, work moves from node to node, and what a policy weighs is written down for people.
-"""
+"""What a live cluster needs beside the simulator's own kernels."""
 
 from __future__ import annotations
 
@@ -79,15 +75,12 @@ def restrict(sim, limits, p, hidden):
     for n in range(len(limits)):
         node = sim.nodes[n]
         hidden[n] = 0
-        if node.blocked > 0 or node.free // p <= limits[n]:
-            if limits[n] == 0 and node.blocked == 0:  # a full node: opening it would not help these pods
-                hidden[n] = -1
-                set_node(sim, n, node.free, 1)
+        if node.blocked > 0:
             continue
-        if limits[n] == 0:
+        if limits[n] == 0:  # full nodes too: opening them would not help these pods
             hidden[n] = -1
             set_node(sim, n, node.free, 1)
-        else:
+        elif node.free // p > limits[n]:
             hidden[n] = node.free - limits[n] * p
             set_node(sim, n, limits[n] * p, 0)
 
@@ -127,13 +120,10 @@ def swap(sim, j, n, spares, gpus):
 
 
 @kernel
-def count_states(sim, j, counts):
-    """counts[r, s]: nodes of rack r that are TAKEN, FREE, CLEARABLE or MOVABLE for whole-node pods of job j."""
-    for r in range(len(sim.racks)):
-        for s in range(4):
-            counts[r, s] = 0
-        for n in range(sim.racks[r].node0, sim.racks[r].node1):
-            counts[r, node_state(sim, j, n)] += 1
+def see_nodes(sim, j, states):
+    """states (M,): TAKEN, FREE, CLEARABLE or MOVABLE for whole-node pods of job j."""
+    for n in range(len(states)):
+        states[n] = node_state(sim, j, n)
 
 
 @kernel

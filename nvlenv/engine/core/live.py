@@ -31,15 +31,9 @@ NO_TARGET = -2  # unlike any row, and unlike -1, "no target": reservations are m
 NO_QUEUE = ""  # the queue of jobs outside of all queues: it has no limit
 
 CONSTANT = ("ancestors", "level_start", "events", "samples", "mix", "scratch", "scratch_float")  # or work space
-KEPT = ("submit", "waited", "evictions", "lost", "first_start")  # of a waiting job that is described anew
+KEPT = ["submit", "waited", "evictions", "lost", "first_start"]  # of a waiting job that is described anew
 
-
-class Saved(NamedTuple):
-    """A `Live` at one moment."""
-
-    sim: Sim
-    rows: dict[str, list[int]]
-    next_row: int
+Saved = tuple[Sim, dict[str, list[int]], int]  # a `Live` at one moment
 
 
 class Live:
@@ -60,18 +54,9 @@ class Live:
         self._number([job for job, _ in jobs])
 
     @property
-    def now(self) -> float:
-        """h since the engine began."""
-        return float(self.sim.clock["now"][0])
-
-    @property
     def node_size(self) -> int:
         """GPUs of the largest node."""
         return int(self.sim.cap.shape[1]) - 1
-
-    def set_now(self, hours: float) -> None:
-        """Move the clock to so many hours since the engine began."""
-        self.sim.clock["now"] = hours
 
     def capacity_grew(self) -> None:
         """Somebody left: nobody is known to be stalled any more."""
@@ -97,8 +82,8 @@ class Live:
         """Rows for a job, filled by the simulator's own loader. It does not wait yet."""
         if self._next + len(parts) > len(self.sim.jobs):
             self._make_room(len(parts))
-        self._fill(slice(self._next, self._next + len(parts)), parts)
-        self.sim.jobs["submit"][self._next : self._next + len(parts)] = self.now
+        self._fill(self._next, parts)
+        self.sim.jobs["submit"][self._next : self._next + len(parts)] = self.sim.clock["now"]
         return self._number([job] * len(parts))
 
     def enqueue(self, job: str, parts: Sequence[Part]) -> list[int]:
@@ -111,10 +96,9 @@ class Live:
             return self.rows[job]
         for row, part in zip(self.rows[job], parts, strict=True):
             dequeue(self.sim, row)
-            kept = {name: self.sim.jobs[name][row] for name in KEPT}
-            self._fill(slice(row, row + 1), [part])
-            for name, value in kept.items():
-                self.sim.jobs[name][row] = value
+            kept = self.sim.jobs[KEPT][row].copy()
+            self._fill(row, [part])
+            self.sim.jobs[KEPT][row] = kept
             enqueue(self.sim, row)
         return self.rows[job]
 
@@ -165,7 +149,7 @@ class Live:
     def save(self) -> Saved:
         """All of it as it is, apart from what changes from now on."""
         arrays = {name: array if name in CONSTANT else array.copy() for name, array in self.sim._asdict().items()}
-        return Saved(Sim(**arrays), dict(self.rows), self._next)
+        return Sim(**arrays), dict(self.rows), self._next
 
     def restore(self, saved: Saved) -> None:
         """Go back to what was saved; it must not be used again."""
@@ -178,8 +162,9 @@ class Live:
         self._next += len(jobs)
         return numbers
 
-    def _fill(self, where: slice, parts: Sequence[Part]) -> None:
-        load_jobs(self.sim._replace(jobs=self.sim.jobs[where]), self.spec, self._workload(parts))
+    def _fill(self, first: int, parts: Sequence[Part]) -> None:
+        rows = self.sim.jobs[first : first + len(parts)]
+        load_jobs(self.sim._replace(jobs=rows), self.spec, self._workload(parts))
 
     def _workload(self, parts: Sequence[Part]) -> Workload:
         names = [f"class-{number}" for number in range(len(self._classes) + 1)]

@@ -75,25 +75,15 @@ def parts_of(job: Job, spec: ClusterSpec, queue: int, settings: Settings) -> tup
 
     Raises `InputError` for what the simulator has no terms for.
     """
-    parts: list[Part] = []
-    notes: list[str] = []
-    done: set[str] = set()
-    for pods in sorted(job.pod_sets, key=lambda pods: -pods.gpus):
-        if pods.name in done:
-            continue
-        if pods.gpus_per_pod == 0:
-            if not pods.group:
-                notes.append(f"pod set {pods.name} asks for no GPUs: any scheduler may place it")
-            continue
-        equal = [other for other in job.pod_sets if other is pods or _like(other, pods)]
-        done.update(other.name for other in equal)
-        parts.append(_part(job, tuple(sorted(equal, key=lambda member: member.pods)), spec, queue, settings))
-    return tuple(parts), tuple(notes)
-
-
-def leaders_without_gpus(job: Job) -> list[PodSet]:
-    """Pod sets without GPUs that are placed together with others: leaders that only coordinate."""
-    return [pods for pods in job.pod_sets if pods.group and pods.gpus_per_pod == 0]
+    by_size = sorted(job.pod_sets, key=lambda pods: -pods.gpus)
+    together: dict[tuple[str, str, int], list[PodSet]] = {}  # leader and workers, if their pods have as many GPUs
+    for pods in by_size:
+        if pods.gpus_per_pod:
+            own = "" if pods.group else pods.name
+            together.setdefault((pods.group, own, pods.gpus_per_pod), []).append(pods)
+    parts = (_part(job, members, spec, queue, settings) for members in together.values())
+    aside = (pods.name for pods in by_size if not pods.gpus_per_pod and not pods.group)
+    return tuple(parts), tuple(f"pod set {name} asks for no GPUs: any scheduler may place it" for name in aside)
 
 
 def running_part(job: Job, queue: int, settings: Settings, largest: int) -> Part:
@@ -133,18 +123,15 @@ def workload_of(
     )
 
 
-def _like(other: PodSet, pods: PodSet) -> bool:
-    """True for the other pod set of a group, if its pods have as many GPUs."""
-    return bool(pods.group) and other.group == pods.group and other.gpus_per_pod == pods.gpus_per_pod
-
-
-def _part(job: Job, members: tuple[PodSet, ...], spec: ClusterSpec, queue: int, settings: Settings) -> Part:
+def _part(job: Job, members: Sequence[PodSet], spec: ClusterSpec, queue: int, settings: Settings) -> Part:
+    members = sorted(members, key=lambda member: member.pods)
     pods, count = members[-1], sum(member.pods for member in members)
     where = f"job {job.name}, pod set {pods.name}"
     if len(pods.slices) > 1:
         found = f"{len(pods.slices)} layers of slices"
         raise InputError(where, "slices", found, "one layer: the engine does not divide slices further")
-    mode, height, fused, slice_pods, within, strict = _promise(where, pods, count, spec)
+    mode, level, fused, slice_pods, within, strict = _promise(pods, count, spec.levels[-1])
+    height = _height(where, level, spec) if level else 0
     per_pod = pods.gpus_per_pod
     if job.exclusive and per_pod < spec.gpus_per_node:
         per_pod = spec.gpus_per_node
@@ -167,7 +154,7 @@ def _part(job: Job, members: tuple[PodSet, ...], spec: ClusterSpec, queue: int, 
         restart_time=settings.restart_hours if job.restart_hours is None else job.restart_hours,
         preemptible=job.preemptible,
         movable=job.movable and mode == Mode.UNCONSTRAINED,
-        members=members,
+        members=tuple(members),
         fused=fused,
         cpu=max(member.cpu for member in members) * fused,
         memory=max(member.memory for member in members) * fused,
@@ -176,21 +163,19 @@ def _part(job: Job, members: tuple[PodSet, ...], spec: ClusterSpec, queue: int, 
     )
 
 
-def _promise(where: str, pods: PodSet, count: int, spec: ClusterSpec) -> tuple[Mode, int, int, int, str, bool]:
-    """Mode, height, pods fused on one host, pods of a slice (0: none), and the domain around it all."""
-    host = spec.levels[-1]
+def _promise(pods: PodSet, count: int, host: str) -> tuple[Mode, str, int, int, str, bool]:
+    """Mode, level, pods fused on one host, pods of a slice (0: none), the domain around it all, if that is strict."""
+    whole = pods.mode == Mode.REQUIRED
+    if not pods.slices and whole and pods.level == host:
+        return Mode.UNCONSTRAINED, "", count, 0, "", True
     if not pods.slices:
-        if pods.mode == Mode.REQUIRED and pods.level == host:
-            return Mode.UNCONSTRAINED, 0, count, 0, "", True
-        return pods.mode, _height(where, pods.level, spec) if pods.level else 0, 1, 0, "", True
+        return pods.mode, pods.level, 1, 0, "", True
     layer = pods.slices[0]
     if layer.level == host:
-        return pods.mode, _height(where, pods.level, spec) if pods.level else 0, layer.size, 0, "", True
-    height = _height(where, layer.level, spec)
-    if pods.mode == Mode.REQUIRED and pods.level == layer.level:
-        return Mode.REQUIRED, height, 1, 0, "", True
-    within = pods.level if pods.mode != Mode.UNCONSTRAINED else ""
-    return Mode.REQUIRED, height, 1, layer.size, within, pods.mode == Mode.REQUIRED
+        return pods.mode, pods.level, layer.size, 0, "", True
+    if whole and pods.level == layer.level:
+        return Mode.REQUIRED, layer.level, 1, 0, "", True
+    return Mode.REQUIRED, layer.level, 1, layer.size, pods.level, whole
 
 
 def _height(where: str, level: str, spec: ClusterSpec) -> int:
