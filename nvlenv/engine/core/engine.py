@@ -28,7 +28,7 @@ from nvlenv.engine.core.book import Book
 from nvlenv.engine.core.defrag import Defragmentation
 from nvlenv.engine.core.evictions import replace_node
 from nvlenv.engine.core.explain import SHOWN, never_fits
-from nvlenv.engine.core.live import NO_QUEUE, SECONDS, crowded, gpus_by_node, live_of
+from nvlenv.engine.core.live import NO_QUEUE, SECONDS, Live, crowded
 from nvlenv.engine.core.parts import Part, parts_of
 from nvlenv.engine.model.answers import Clearing, Loss, NodeLoss, Placed, Refused, Slots, Why
 from nvlenv.engine.model.jobs import Job, Pod, check_job
@@ -70,7 +70,7 @@ class PlacementEngine:
         self._began = self._last = time.time() if at is None else float(at)
         self._cluster = cluster
         self._turn = 0  # the number of the last decision
-        self._live = live_of(cluster, self.settings, self._began)
+        self._live = Live(cluster, self.settings, self._began)
         self._book = Book(cluster)
         self._crowded = crowded(cluster)
 
@@ -279,7 +279,7 @@ class PlacementEngine:
                 if job.ours or not job.gpus:
                     continue
                 row = self._live.rows[job.id][0]
-                lacks = gpus_by_node(job)[node] - self._live.gpus_of(row).get(number, 0)
+                lacks = sum(pod.gpus for pod in job.pods_on(node)) - self._live.gpus_of(row).get(number, 0)
                 more = min(lacks, int(self._live.sim.nodes["free"][number]))
                 if more > 0 and self._live.sim.jobs["status"][row] == RUNNING:  # not evicted at this very moment
                     occupy(self._live.sim, row, number, more)

@@ -207,7 +207,7 @@ def _by_rack(live: Live, on_nodes: NDArray[Any]) -> NDArray[np.int64]:
     return np.bincount(live.spec.node_rack, on_nodes, minlength=live.spec.racks).astype(np.int64)
 
 
-def _by_domain(live: Live, part: Part, on_nodes: NDArray[np.int64]) -> NDArray[np.float64]:
+def _by_domain(live: Live, part: Part, on_nodes: NDArray[np.int64]) -> NDArray[Any]:
     """What the nodes (M,) of each domain of a part's level have together."""
     domains = live.domains(part.height)
     return np.bincount(domains - domains.min(), on_nodes)

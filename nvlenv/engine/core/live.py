@@ -36,22 +36,68 @@ KEPT = ["submit", "waited", "evictions", "lost", "first_start"]  # of a waiting 
 Saved = tuple[Sim, dict[str, list[int]], int]  # a `Live` at one moment
 
 
+def queues_of(cluster: ClusterSnapshot) -> tuple[QueueSpec, ...]:
+    """The ClusterQueues, and one without a limit for jobs outside of them."""
+    return (*cluster.queues, QueueSpec(NO_QUEUE, NO_DEMAND))
+
+
+class Running(NamedTuple):
+    """The running jobs that the arrays know: verification pods and pods without GPUs are not in them."""
+
+    jobs: list[Job]
+    parts: list[Part]  # of each
+    runs: list[tuple[float, float]]  # start and end, by its estimate: h from now
+
+    @classmethod
+    def of(cls, cluster: ClusterSnapshot, settings: Settings, now: float) -> Running:
+        """Those of a cluster at the moment `now` (s since 1970)."""
+        queue = {queue.name: number for number, queue in enumerate(cluster.queues)}
+        outside, largest = len(cluster.queues), max(node.gpus for node in cluster.nodes)
+        jobs = [job for job in cluster.jobs if job.gpus and not job.verification]
+        parts = [running_part(job, queue.get(job.queue, outside), settings, largest) for job in jobs]
+        starts = [0.0 if job.start is None else min(0.0, (job.start - now) / SECONDS) for job in jobs]
+        return cls(jobs, parts, [(start, start + part.estimate) for start, part in zip(starts, parts, strict=True)])
+
+    def begin(self, sim: Sim, cluster: ClusterSnapshot) -> None:
+        """The first rows of an idle simulator of this cluster run on the nodes of the jobs.
+
+        Nodes that are down have failed; so far, as in `ClusterSnapshot.cluster_spec`, they are cordoned.
+        """
+        for index, node in enumerate(cluster.nodes):
+            if node.state == NodeState.FAILED:
+                sim.nodes["cordoned"][index], sim.nodes["failed"][index] = 0, 1
+        number = {node.name: index for index, node in enumerate(cluster.nodes)}
+        pods = [[pod for pod in job.pods if pod.gpus] for job in self.jobs]
+        first = np.cumsum([0, *map(len, pods)]).astype(np.int32)
+        nodes = np.array([number[pod.node] for own in pods for pod in own], np.int32)
+        gpus = np.array([pod.gpus for own in pods for pod in own], np.int32)
+        start, end = (np.array([run[i] for run in self.runs], np.float64) for i in (0, 1))
+        assign_nodes(sim, np.arange(len(pods), dtype=np.int32), first, nodes, gpus, start, end)
+
+
 class Live:
     """A `Sim` without a workload of its own. `sim` is replaced, not only changed: never keep it."""
 
-    def __init__(
-        self, spec: ClusterSpec, queues: Sequence[QueueSpec], settings: Settings, jobs: Sequence[tuple[str, Part]] = ()
-    ) -> None:
-        """An idle cluster; `jobs` (their ids) have rows, in this order, but neither wait nor run yet."""
-        self.spec, self.queues, self.settings = spec, tuple(queues), settings
-        self._classes = {priority: number + 1 for number, priority in enumerate(sorted(settings.weights))}
-        weights = [1.0, *(settings.weights[priority] for priority in sorted(settings.weights))]
-        dims = Dims.of(spec, len(jobs) + SPARE_ROWS, len(queues), len(weights))
+    def __init__(self, cluster: ClusterSnapshot, settings: Settings, began: float) -> None:
+        """The cluster at the moment `began` (s since 1970) with everything that runs on it."""
+        self.spec, self.queues, self.settings = (
+            cluster.cluster_spec(settings.nvlink, settings.network),
+            queues_of(cluster),
+            settings,
+        )
+        running = Running.of(cluster, settings, began)
+        self.rows = {job.id: [row] for row, job in enumerate(running.jobs)}  # id of a job -> its rows, one per part
+        self._next = len(running.jobs)
+        priorities = sorted(settings.weights)
+        self._classes = {priority: number for number, priority in enumerate(priorities, 1)}
+        weights = [1.0, *(settings.weights[priority] for priority in priorities)]
+        dims = Dims.of(self.spec, self._next + SPARE_ROWS, len(self.queues), len(weights))
         self.sim = Sim(*(array[0] for array in allocate(1, dims)))
-        self.rows: dict[str, list[int]] = {}  # id of a job -> its rows, one per part
-        self._next = 0
-        load(self.sim, spec, self._workload([part for _, part in jobs]), settings.rules(), weights, queues)
-        self._number([job for job, _ in jobs])
+        load(self.sim, self.spec, self._workload(running.parts), settings.rules(), weights, self.queues)
+        running.begin(self.sim, cluster)
+        assigned = np.bincount(self.sim.gpu_job[self.sim.gpu_job >= 0], minlength=self._next)
+        rows = self.sim.jobs[: self._next]
+        rows["movable"][assigned < rows["gpus"]] = 0  # on overcommitted nodes: its pods are not to be told apart
 
     @property
     def node_size(self) -> int:
@@ -82,25 +128,27 @@ class Live:
         """Rows for a job, filled by the simulator's own loader. It does not wait yet."""
         if self._next + len(parts) > len(self.sim.jobs):
             self._make_room(len(parts))
+        rows = list(range(self._next, self._next + len(parts)))
         self._fill(self._next, parts)
-        self.sim.jobs["submit"][self._next : self._next + len(parts)] = self.sim.clock["now"]
-        return self._number([job] * len(parts))
+        self.sim.jobs["submit"][rows] = self.sim.clock["now"]
+        self.rows.setdefault(job, []).extend(rows)
+        self._next += len(rows)
+        return rows
 
     def enqueue(self, job: str, parts: Sequence[Part]) -> list[int]:
         """The job waits; if it did before it is described anew, and keeps its turn, its waits and evictions."""
         if job in self.rows and len(self.rows[job]) != len(parts):
             self.withdraw(job)
-        if job not in self.rows:
-            for row in self.add(job, parts):
-                enqueue(self.sim, row)
-            return self.rows[job]
-        for row, part in zip(self.rows[job], parts, strict=True):
-            dequeue(self.sim, row)
-            kept = self.sim.jobs[KEPT][row].copy()
-            self._fill(row, [part])
-            self.sim.jobs[KEPT][row] = kept
+        new = job not in self.rows
+        rows = self.add(job, parts) if new else self.rows[job]
+        for row, part in zip(rows, parts, strict=True):
+            if not new:
+                dequeue(self.sim, row)
+                kept = self.sim.jobs[KEPT][row].copy()
+                self._fill(row, [part])
+                self.sim.jobs[KEPT][row] = kept
             enqueue(self.sim, row)
-        return self.rows[job]
+        return rows
 
     def withdraw(self, job: str) -> None:
         """The job waits no longer."""
@@ -155,13 +203,6 @@ class Live:
         """Go back to what was saved; it must not be used again."""
         self.sim, self.rows, self._next = saved
 
-    def _number(self, jobs: Sequence[str]) -> list[int]:
-        numbers = list(range(self._next, self._next + len(jobs)))
-        for number, job in zip(numbers, jobs, strict=True):
-            self.rows.setdefault(job, []).append(number)
-        self._next += len(jobs)
-        return numbers
-
     def _fill(self, first: int, parts: Sequence[Part]) -> None:
         rows = self.sim.jobs[first : first + len(parts)]
         load_jobs(self.sim._replace(jobs=rows), self.spec, self._workload(parts))
@@ -192,71 +233,10 @@ class Live:
         self._next = len(used)
 
 
-# From a snapshot to the arrays
-
-
-def queues_of(cluster: ClusterSnapshot) -> tuple[QueueSpec, ...]:
-    """The ClusterQueues, and one without a limit for jobs outside of them."""
-    return (*cluster.queues, QueueSpec(NO_QUEUE, NO_DEMAND))
-
-
-class Running(NamedTuple):
-    """The running jobs that the arrays know: verification pods and pods without GPUs are not in them."""
-
-    jobs: list[Job]
-    parts: list[Part]  # of each
-    runs: list[tuple[float, float]]  # start and end, by its estimate: h from now
-
-    @classmethod
-    def of(cls, cluster: ClusterSnapshot, settings: Settings, now: float) -> Running:
-        """Those of a cluster at the moment `now` (s since 1970)."""
-        queue = {queue.name: number for number, queue in enumerate(cluster.queues)}
-        outside, largest = len(cluster.queues), max(node.gpus for node in cluster.nodes)
-        jobs = [job for job in cluster.jobs if job.gpus and not job.verification]
-        parts = [running_part(job, queue.get(job.queue, outside), settings, largest) for job in jobs]
-        starts = [0.0 if job.start is None else min(0.0, (job.start - now) / SECONDS) for job in jobs]
-        return cls(jobs, parts, [(start, start + part.estimate) for start, part in zip(starts, parts, strict=True)])
-
-    def begin(self, sim: Sim, cluster: ClusterSnapshot) -> None:
-        """The first rows of an idle simulator of this cluster run on the nodes of the jobs.
-
-        Nodes that are down have failed; so far, as in `ClusterSnapshot.cluster_spec`, they are cordoned.
-        """
-        for index, node in enumerate(cluster.nodes):
-            if node.state == NodeState.FAILED:
-                sim.nodes["cordoned"][index], sim.nodes["failed"][index] = 0, 1
-        number = {node.name: index for index, node in enumerate(cluster.nodes)}
-        pods = [[pod for pod in job.pods if pod.gpus] for job in self.jobs]
-        first = np.cumsum([0, *map(len, pods)]).astype(np.int32)
-        nodes = np.array([number[pod.node] for own in pods for pod in own], np.int32)
-        gpus = np.array([pod.gpus for own in pods for pod in own], np.int32)
-        start, end = (np.array([run[i] for run in self.runs], np.float64) for i in (0, 1))
-        assign_nodes(sim, np.arange(len(pods), dtype=np.int32), first, nodes, gpus, start, end)
-
-
-def live_of(cluster: ClusterSnapshot, settings: Settings, began: float) -> Live:
-    """The arrays of a cluster at the moment `began` (s since 1970) with everything that runs on it."""
-    running = Running.of(cluster, settings, began)
-    jobs = [(job.id, part) for job, part in zip(running.jobs, running.parts, strict=True)]
-    live = Live(cluster.cluster_spec(settings.nvlink, settings.network), queues_of(cluster), settings, jobs)
-    running.begin(live.sim, cluster)
-    assigned = np.bincount(live.sim.gpu_job[live.sim.gpu_job >= 0], minlength=len(jobs))
-    rows = live.sim.jobs[: len(jobs)]
-    rows["movable"][assigned < rows["gpus"]] = 0  # on overcommitted nodes: its pods are not to be told apart
-    return live
-
-
-def gpus_by_node(job: Job) -> Counter[str]:
-    """GPUs of a job on each node that it has pods with GPUs on."""
-    found: Counter[str] = Counter()
-    for pod in job.pods:
-        found[pod.node] += pod.gpus
-    return found
-
-
 def crowded(cluster: ClusterSnapshot) -> frozenset[str]:
     """Nodes whose pods hold more GPUs than they have: some of these pods are about to end, or a GPU was lost."""
     held: Counter[str] = Counter()
     for job in cluster.jobs:
-        held.update({} if job.verification else gpus_by_node(job))
+        for pod in () if job.verification else job.pods:
+            held[pod.node] += pod.gpus
     return frozenset(node.name for node in cluster.nodes if held[node.name] > node.gpus)

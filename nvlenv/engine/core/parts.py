@@ -131,7 +131,9 @@ def _part(job: Job, members: Sequence[PodSet], spec: ClusterSpec, queue: int, se
         found = f"{len(pods.slices)} layers of slices"
         raise InputError(where, "slices", found, "one layer: the engine does not divide slices further")
     mode, level, fused, slice_pods, within, strict = _promise(pods, count, spec.levels[-1])
-    height = _height(where, level, spec) if level else 0
+    if level and level not in spec.levels:
+        raise InputError(where, "level", repr(level), f"one of {list(spec.levels)}: links inside a rack are alike")
+    height = max(0, spec.height_of(level)) if level else 0  # a host promises no less than its rack
     per_pod = pods.gpus_per_pod
     if job.exclusive and per_pod < spec.gpus_per_node:
         per_pod = spec.gpus_per_node
@@ -176,10 +178,3 @@ def _promise(pods: PodSet, count: int, host: str) -> tuple[Mode, str, int, int, 
     if whole and pods.level == layer.level:
         return Mode.REQUIRED, layer.level, 1, 0, "", True
     return Mode.REQUIRED, layer.level, 1, layer.size, pods.level, whole
-
-
-def _height(where: str, level: str, spec: ClusterSpec) -> int:
-    """Levels above the rack; a host promises no less than its rack where it is only preferred."""
-    if level not in spec.levels:
-        raise InputError(where, "level", repr(level), f"one of {list(spec.levels)}: links inside a rack are alike")
-    return max(0, spec.height_of(level))

@@ -132,10 +132,10 @@ def _joined(first: Workload, arriving: Workload) -> Workload:
     """Both, one after the other; what arrives is outside of all queues, the last of the first's."""
     queue = np.full(len(arriving), len(first.queue_names) - 1, np.int32)
     job_class = arriving.job_class + np.int32(len(first.class_names))
-    then = replace(arriving, queue=queue, job_class=job_class, queue_names=first.queue_names)
+    then = replace(arriving, queue=queue, job_class=job_class)
     columns = {name: np.concatenate([getattr(first, name), getattr(then, name)]) for name in Workload.columns()}
     names = (*first.class_names, *(f"arriving {name}" for name in arriving.class_names))
-    return replace(then, **columns, class_names=names)
+    return Workload(**columns, class_names=names, queue_names=first.queue_names, source=arriving.source)
 
 
 def usual_arrivals(cluster: ClusterSnapshot, load: float) -> SyntheticWorkload:
