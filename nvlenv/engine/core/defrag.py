@@ -138,7 +138,7 @@ class Defragmentation:
         pairs = (pair for job, now in moved for pair in zip(now, self._book.jobs[job].pods, strict=True))
         arrived = [pod for pod, before in pairs if pod.node != before.node]
         for other in self._racks(rack, pods):
-            places = fit_in_rack(self._live, self._book, other, pods, [*arrived, *taken], taken)
+            places = fit_in_rack(self._live, self._book, other, pods, arrived, taken)
             if places is not None:
                 return places
         return None

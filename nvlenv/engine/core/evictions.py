@@ -123,10 +123,9 @@ def _fewest(book: Book, node: int, need: Need, candidates: list[Job]) -> list[Jo
     if not resources.has_room(node, need):
         return None
     for job in list(chosen):
-        without = need + need_of(job.pods, name)
-        if resources.has_room(node, without):
+        if resources.has_room(node, need + need_of(job.pods, name)):
             chosen.remove(job)
-            need = without
+            need = need + need_of(job.pods, name)
     return chosen
 
 
@@ -188,11 +187,11 @@ def _rebound(job: Job, node: str, spares: list[str], book: Book) -> tuple[Bindin
     """The bindings with those on the failed node on its spares, in the order of their pod sets and nodes."""
     left, bindings = iter(spares), []
     for binding in job.bindings:
-        if binding.node != node:
+        if binding.node == node:
+            one = replace(binding, pods=1, gpus=binding.gpus // binding.pods)
+            bindings += [replace(one, node=next(left)) for _ in range(binding.pods)]
+        else:
             bindings.append(binding)
-            continue
-        each = binding.gpus // binding.pods
-        bindings += [replace(binding, node=next(left), pods=1, gpus=each) for _ in range(binding.pods)]
     order = list(dict.fromkeys(binding.pod_set for binding in job.bindings))
     return tuple(sorted(bindings, key=lambda binding: (order.index(binding.pod_set), book.number[binding.node])))
 
@@ -201,31 +200,26 @@ def _rebound(job: Job, node: str, spares: list[str], book: Book) -> tuple[Bindin
 
 
 def fit_in_rack(
-    live: Live, book: Book, rack: int, pods: Sequence[Pod], coming: Sequence[Pod] = (), taken: Sequence[Pod] = ()
+    live: Live, book: Book, rack: int, pods: Sequence[Pod], arrived: Sequence[Pod] = (), taken: Sequence[Pod] = ()
 ) -> list[int] | None:
     """The tightest nodes of a rack for these pods, as they come; None: some pod finds none.
 
-    `coming` are other pods that go to nodes where the book does not have them yet, and `taken` those of them that the
-    arrays do not have there either.
+    Other pods, which the book does not have on their nodes: `arrived`, which the arrays have there, and `taken`.
     """
-    sim, places = live.sim, []
-    inside = range(int(sim.racks["node0"][rack]), int(sim.racks["node1"][rack]))
-    free = {node: int(sim.nodes["free"][node]) for node in inside if sim.nodes["blocked"][node] == 0}
+    nodes, places, coming = live.sim.nodes, [], [*arrived, *taken]
+    inside = np.flatnonzero((nodes["rack"] == rack) & (nodes["blocked"] == 0))
+    free = dict(zip(inside.tolist(), nodes["free"][inside].tolist(), strict=True))
     for pod in taken:
         if book.number[pod.node] in free:
             free[book.number[pod.node]] -= pod.gpus
-    coming = list(coming)
     for pod in pods:
-        good = [
-            node
-            for node, gpus in free.items()
-            if gpus >= pod.gpus
-            and book.resources.takes_over(node, need_of([pod]) + need_of(coming, book.names[node]), [pod.node])
-        ]
-        if not good:
+        for node in sorted(free, key=lambda node: (free[node], node)):
+            need = need_of([pod]) + need_of(coming, book.names[node])
+            if free[node] >= pod.gpus and book.resources.takes_over(node, need, [pod.node]):
+                break
+        else:
             return None
-        best = min(good, key=lambda node: (free[node], node))
-        free[best] -= pod.gpus
-        coming.append(replace(pod, node=book.names[best]))
-        places.append(best)
+        free[node] -= pod.gpus
+        coming.append(replace(pod, node=book.names[node]))
+        places.append(node)
     return places

@@ -17,32 +17,26 @@ NOTHING_FITS, NO_QUOTA, AT_HAND = 0, 1, 2  # what `take_up` finds
 
 
 @kernel
-def assign_nodes(sim, rows, first, nodes, gpus, start, predicted):
-    """Job rows[i] runs: it holds gpus[k] of nodes[k] for first[i] <= k < first[i + 1], since start[i]."""
-    for i in range(len(rows)):
-        j = rows[i]
-        for k in range(first[i], first[i + 1]):
-            taken = min(gpus[k], sim.nodes[nodes[k]].free)
-            if taken > 0:
-                occupy(sim, j, nodes[k], taken)
+def assign_nodes(sim, jobs, rows, nodes, gpus):
+    """The first rows, as many as there are jobs, run: rows[k] holds gpus[k] of nodes[k], if the node has them."""
+    for k in range(len(rows)):
+        taken = min(gpus[k], sim.nodes[nodes[k]].free)
+        if taken > 0:
+            occupy(sim, rows[k], nodes[k], taken)
+    for j in range(jobs):
         run(sim, j)
-        job = sim.jobs[j]
-        job.start, job.predicted = start[i], predicted[i]
-        job.first_start = start[i]
 
 
 @kernel
-def assign_gpus(sim, rows, first, slots):
-    """Job rows[i] runs on the GPUs that it had before: slots[k] for first[i] <= k < first[i + 1], in this order."""
+def assign_gpus(sim, running, rows, slots):
+    """These rows run on the GPUs that they had before: rows[k] holds slots[k], in the order in which they are given."""
     g = sim.cap.shape[1] - 1
-    for i in range(len(rows)):
-        j = rows[i]
-        for k in range(first[i], first[i + 1]):
-            slot, n = slots[k], slots[k] // g
-            sim.gpu_job[slot] = j
-            sim.gpu_next[slot] = sim.jobs[j].first_gpu
-            sim.jobs[j].first_gpu = slot
-            set_node(sim, n, sim.nodes[n].free - 1, sim.nodes[n].blocked)
+    for k in range(len(rows)):
+        slot, n, job = slots[k], slots[k] // g, sim.jobs[rows[k]]
+        sim.gpu_job[slot], sim.gpu_next[slot] = rows[k], job.first_gpu
+        job.first_gpu = slot
+        set_node(sim, n, sim.nodes[n].free - 1, sim.nodes[n].blocked)
+    for j in running:
         run(sim, j)
 
 

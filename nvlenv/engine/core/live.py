@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nvlenv.cluster.types import ClusterSpec, IntArray, Mode, QueueSpec, Workload
+from nvlenv.cluster.types import IntArray, Mode, QueueSpec, Workload
 from nvlenv.engine.core.kernels import assign_nodes, swap
 from nvlenv.engine.core.parts import Part, running_part, workload_of
 from nvlenv.engine.model.jobs import Job
@@ -67,12 +67,10 @@ class Running(NamedTuple):
             if node.state == NodeState.FAILED:
                 sim.nodes["cordoned"][index], sim.nodes["failed"][index] = 0, 1
         number = {node.name: index for index, node in enumerate(cluster.nodes)}
-        pods = [[pod for pod in job.pods if pod.gpus] for job in self.jobs]
-        first = np.cumsum([0, *map(len, pods)]).astype(np.int32)
-        nodes = np.array([number[pod.node] for own in pods for pod in own], np.int32)
-        gpus = np.array([pod.gpus for own in pods for pod in own], np.int32)
-        start, end = (np.array([run[i] for run in self.runs], np.float64) for i in (0, 1))
-        assign_nodes(sim, np.arange(len(pods), dtype=np.int32), first, nodes, gpus, start, end)
+        held = [(row, number[pod.node], pod.gpus) for row, job in enumerate(self.jobs) for pod in job.pods if pod.gpus]
+        assign_nodes(sim, len(self.jobs), *np.array(held, np.int32).reshape(-1, 3).T)
+        jobs, runs = sim.jobs[: len(self.jobs)], np.array(self.runs).reshape(-1, 2)
+        jobs["start"], jobs["predicted"], jobs["first_start"] = runs[:, 0], runs[:, 1], runs[:, 0]
 
 
 class Live:
