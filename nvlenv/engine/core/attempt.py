@@ -19,8 +19,7 @@ from nvlenv.engine.core.book import Book, need_of
 from nvlenv.engine.core.evictions import make_way
 from nvlenv.engine.core.explain import ask_policy, room, why_no_quota, why_no_room
 from nvlenv.engine.core.kernels import AT_HAND, NO_QUOTA, restrict, take_up, unrestrict
-from nvlenv.engine.core.live import Live
-from nvlenv.engine.core.parts import Part
+from nvlenv.engine.core.live import Live, Part
 from nvlenv.engine.model.answers import Binding, Cause, Eviction, Loss, Placed, Refused, Step, Why
 from nvlenv.engine.model.jobs import Job, Pod, PodSet
 from nvlenv.policies.resolver import policy_name

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nvlenv.cluster.types import BoolArray, IntArray
-from nvlenv.engine.core.parts import Part
+from nvlenv.engine.core.live import Part
 from nvlenv.engine.model.answers import Binding
 from nvlenv.engine.model.jobs import UNLIMITED, Job, Pod
 from nvlenv.engine.model.snapshot import ClusterSnapshot, Node

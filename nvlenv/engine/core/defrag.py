@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from nvlenv.common.errors import InputError
 from nvlenv.engine.core.book import Book
 from nvlenv.engine.core.evictions import fit_in_rack
-from nvlenv.engine.core.live import Live
-from nvlenv.engine.core.parts import Part
+from nvlenv.engine.core.live import Live, Part
 from nvlenv.engine.model.answers import Clearing, Move
 from nvlenv.engine.model.jobs import Pod
 from nvlenv.simulator.preemption import CLEARABLE, FREE, TAKEN, cheapest_victims

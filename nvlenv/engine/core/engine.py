@@ -28,8 +28,7 @@ from nvlenv.engine.core.book import Book
 from nvlenv.engine.core.defrag import Defragmentation
 from nvlenv.engine.core.evictions import replace_node
 from nvlenv.engine.core.explain import SHOWN, never_fits
-from nvlenv.engine.core.live import NO_QUEUE, SECONDS, Live, crowded
-from nvlenv.engine.core.parts import Part, parts_of
+from nvlenv.engine.core.live import NO_QUEUE, SECONDS, Live, Part, crowded, parts_of
 from nvlenv.engine.model.answers import Clearing, Loss, NodeLoss, Placed, Refused, Slots, Why
 from nvlenv.engine.model.jobs import Job, Pod, check_job
 from nvlenv.engine.model.settings import Settings

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nvlenv.engine.core.book import Book, Need, need_of
-from nvlenv.engine.core.live import Live
-from nvlenv.engine.core.parts import Part
+from nvlenv.engine.core.live import Live, Part
 from nvlenv.engine.model.answers import Binding, Eviction, Loss, NodeLoss, Replacement
 from nvlenv.engine.model.jobs import Job, Pod
 from nvlenv.simulator.events import evict

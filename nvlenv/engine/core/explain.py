@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from nvlenv.cluster.types import IntArray, Mode
 from nvlenv.engine.core.book import SCARCE, NodeResources
 from nvlenv.engine.core.kernels import score_racks, see_nodes
-from nvlenv.engine.core.live import Live
-from nvlenv.engine.core.parts import Part
+from nvlenv.engine.core.live import Live, Part
 from nvlenv.engine.model.answers import Candidate, Cause, Step
 from nvlenv.policies.heuristics.packing import RULES
 from nvlenv.policies.heuristics.rule import NO_OPEN, OPEN_HERO

@@ -28,19 +28,6 @@ def assign_nodes(sim, jobs, rows, nodes, gpus):
 
 
 @kernel
-def assign_gpus(sim, running, rows, slots):
-    """These rows run on the GPUs that they had before: rows[k] holds slots[k], in the order in which they are given."""
-    g = sim.cap.shape[1] - 1
-    for k in range(len(rows)):
-        slot, n, job = slots[k], slots[k] // g, sim.jobs[rows[k]]
-        sim.gpu_job[slot], sim.gpu_next[slot] = rows[k], job.first_gpu
-        job.first_gpu = slot
-        set_node(sim, n, sim.nodes[n].free - 1, sim.nodes[n].blocked)
-    for j in running:
-        run(sim, j)
-
-
-@kernel
 def take_up(sim, j, turn, preempt):
     """Put waiting job j at hand, as decision number `turn`. Returns NOTHING_FITS, NO_QUOTA or AT_HAND.
 
@@ -88,29 +75,6 @@ def unrestrict(sim, hidden):
             set_node(sim, n, node.free, node.blocked - 1)
         elif hidden[n] > 0:
             set_node(sim, n, node.free + hidden[n], node.blocked)
-
-
-@kernel
-def swap(sim, j, n, spares, gpus):
-    """Move what job j holds on node n: gpus[k] of it to node spares[k]. Chain order of its other GPUs is kept."""
-    g = sim.cap.shape[1] - 1
-    job, count = sim.jobs[j], 0
-    before, slot = -1, job.first_gpu
-    while slot >= 0:
-        after = sim.gpu_next[slot]
-        if slot // g == n:
-            if before < 0:
-                job.first_gpu = after
-            else:
-                sim.gpu_next[before] = after
-            sim.gpu_job[slot], sim.gpu_next[slot] = -1, -1
-            count += 1
-        else:
-            before = slot
-        slot = after
-    set_node(sim, n, sim.nodes[n].free + count, sim.nodes[n].blocked)
-    for k in range(len(spares)):
-        occupy(sim, j, spares[k], gpus[k])
 
 
 @kernel

@@ -1,27 +1,31 @@
-"""The simulator's arrays for a cluster that lives on: jobs come and go, rows are taken and given back.
+"""A cluster that lives on in the arrays of the simulator: jobs come and go, rows are taken and given back.
 
-A *row* is one job of the simulator, which is one part of a job (`nvlenv.engine.core.parts`). Rows are handed out in
-ascending order and never twice, since the simulator settles equal priorities by the number of the job; when the table
-is full, the rows that are left move together in their order.
+A job that is asked for becomes *parts*, each of them one job of the simulator. Kueue can ask for more than that knows:
+pods that must share a host become one large pod, a leader of the size of its workers is one of them, slices inside a
+coarser domain try domain by domain. A job that runs where a cluster's file says becomes one part too.
+
+A part has one *row* of the arrays. Rows are handed out in ascending order and never twice, since the simulator settles
+equal priorities by the number of the job; when the table is full, the rows that are left move together in their order.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from nvlenv.cluster.types import IntArray, Mode, QueueSpec, Workload
-from nvlenv.engine.core.kernels import assign_nodes, swap
-from nvlenv.engine.core.parts import Part, running_part, workload_of
-from nvlenv.engine.model.jobs import Job
+from nvlenv.cluster.types import ClusterSpec, IntArray, Mode, QueueSpec, Workload
+from nvlenv.common.errors import InputError
+from nvlenv.engine.core.kernels import assign_nodes
+from nvlenv.engine.model.jobs import MAX_GPUS, Job, PodSet
 from nvlenv.engine.model.settings import Settings
 from nvlenv.engine.model.snapshot import ClusterSnapshot, NodeState
 from nvlenv.simulator.events import lost_work
 from nvlenv.simulator.load import load, load_jobs
-from nvlenv.simulator.occupancy import set_node
+from nvlenv.simulator.occupancy import occupy, set_node
 from nvlenv.simulator.queues import dequeue, enqueue
 from nvlenv.simulator.state import DONE, NO_DEMAND, Dims, Sim, allocate
 
@@ -34,6 +38,167 @@ CONSTANT = ("ancestors", "level_start", "events", "samples", "mix", "scratch", "
 KEPT = ["submit", "waited", "evictions", "lost", "first_start"]  # of a waiting job that is described anew
 
 Saved = tuple[Sim, dict[str, list[int]], int]  # a `Live` at one moment
+
+COLUMNS: dict[str, Any] = {  # fields of a part that are columns of a `Workload`
+    **dict.fromkeys(("gpus", "gpus_per_pod", "priority", "queue", "slice_gpus"), np.int32),
+    **dict.fromkeys(("estimate", "comm_fraction", "checkpoint_interval", "restart_time"), np.float64),
+    **dict.fromkeys(("mode", "height"), np.int8),
+    **dict.fromkeys(("preemptible", "movable"), np.bool_),
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Pods that the simulator places as one job. The first fields are the columns of `Workload`, with their units.
+
+    A *pod* of a part is `fused` pods of the job that must share a host.
+    """
+
+    gpus: int
+    gpus_per_pod: int
+    priority: int
+    queue: int
+    estimate: float
+    mode: Mode = Mode.UNCONSTRAINED
+    height: int = 0
+    slice_gpus: int = 0
+    comm_fraction: float = 0.0
+    checkpoint_interval: float = 0.0
+    restart_time: float = 0.0
+    preemptible: bool = False
+    movable: bool = False
+    # What the simulator does not know
+    members: tuple[PodSet, ...] = ()  # their pods take the places of the part in this order
+    fused: int = 1
+    cpu: int = 0  # milli-cores of a pod
+    memory: int = 0  # bytes of a pod
+    within: str = ""  # level of which one domain must hold the whole part, beside its promise
+    strict: bool = True  # False: that domain is only preferred
+
+    @property
+    def pods(self) -> int:
+        """Pods of the simulator."""
+        return self.gpus // self.gpus_per_pod
+
+    @property
+    def slice_pods(self) -> int:
+        """Pods that its promise keeps together: those of one slice."""
+        return (self.slice_gpus or self.gpus) // self.gpus_per_pod
+
+    @property
+    def name(self) -> str:
+        """The pod set that it is, or that has most of it."""
+        return self.members[-1].name
+
+
+def parts_of(job: Job, spec: ClusterSpec, queue: int, settings: Settings) -> tuple[tuple[Part, ...], tuple[str, ...]]:
+    """The parts of a job that is asked for (levels in full, see `Job.on`), most GPUs first, and notes on what is not.
+
+    Raises `InputError` for what the simulator has no terms for.
+    """
+    by_size = sorted(job.pod_sets, key=lambda pods: -pods.gpus)
+    together: dict[tuple[str, str, int], list[PodSet]] = {}  # leader and workers, if their pods have as many GPUs
+    for pods in by_size:
+        if pods.gpus_per_pod:
+            own = "" if pods.group else pods.name
+            together.setdefault((pods.group, own, pods.gpus_per_pod), []).append(pods)
+    parts = (_part(job, members, spec, queue, settings) for members in together.values())
+    aside = (pods.name for pods in by_size if not pods.gpus_per_pod and not pods.group)
+    return tuple(parts), tuple(f"pod set {name} asks for no GPUs: any scheduler may place it" for name in aside)
+
+
+def running_part(job: Job, queue: int, settings: Settings, largest: int) -> Part:
+    """A running job, of which its cluster's file knows where it is, not what it asked for.
+
+    A job with pods of several sizes is not moved; nor is one with pods of more than the `largest` node has now (GPUs
+    fall off nodes).
+    """
+    sizes = {pod.gpus for pod in job.pods if pod.gpus}
+    equal = len(sizes) == 1 and all(0 < pod.gpus <= largest for pod in job.pods)
+    return Part(
+        gpus=job.gpus,
+        gpus_per_pod=sizes.pop() if equal else 1,
+        priority=job.priority,
+        queue=queue,
+        estimate=settings.estimate_hours if job.estimate is None else job.estimate,
+        checkpoint_interval=settings.checkpoint_hours,
+        restart_time=settings.restart_hours,
+        preemptible=job.preemptible and not any(pod.terminating for pod in job.pods),
+        movable=job.movable and equal,
+    )
+
+
+def workload_of(
+    parts: Sequence[Part], classes: Sequence[int], class_names: Sequence[str], queue_names: Sequence[str]
+) -> Workload:
+    """Parts as a workload, all submitted at 0; `classes` are numbers of `class_names`."""
+    columns = {name: np.array([getattr(part, name) for part in parts], kind) for name, kind in COLUMNS.items()}
+    return Workload(
+        submit=np.zeros(len(parts)),
+        duration=columns["estimate"],
+        job_class=np.array(classes, np.int32),
+        class_names=tuple(class_names),
+        queue_names=tuple(queue_names),
+        source="engine",
+        **columns,
+    )
+
+
+def _part(job: Job, members: Sequence[PodSet], spec: ClusterSpec, queue: int, settings: Settings) -> Part:
+    members = sorted(members, key=lambda member: member.pods)
+    pods, count = members[-1], sum(member.pods for member in members)
+    where = f"job {job.name}, pod set {pods.name}"
+    if len(pods.slices) > 1:
+        found = f"{len(pods.slices)} layers of slices"
+        raise InputError(where, "slices", found, "one layer: the engine does not divide slices further")
+    mode, level, fused, slice_pods, within, strict = _promise(pods, count, spec.levels[-1])
+    if level and level not in spec.levels:
+        raise InputError(where, "level", repr(level), f"one of {list(spec.levels)}: links inside a rack are alike")
+    height = max(0, spec.height_of(level)) if level else 0  # a host promises no less than its rack
+    per_pod = pods.gpus_per_pod
+    if job.exclusive and per_pod < spec.gpus_per_node:
+        per_pod = spec.gpus_per_node
+    if per_pod * fused > spec.gpus_per_node:
+        what = f"{fused} pods of {per_pod} GPUs on one host" if fused > 1 else f"{per_pod} GPUs"
+        raise InputError(where, "gpus_per_pod", what, f"at most {spec.gpus_per_node}, the GPUs of the largest node")
+    if count * per_pod > MAX_GPUS:  # of whole nodes, where the job is exclusive
+        raise InputError(where, "pods", f"{count} pods of {per_pod} GPUs", f"at most {MAX_GPUS} GPUs")
+    return Part(
+        gpus=count * per_pod,
+        gpus_per_pod=per_pod * fused,
+        priority=job.priority,
+        queue=queue,
+        estimate=settings.estimate_hours if job.estimate is None else job.estimate,
+        mode=mode,
+        height=height,
+        slice_gpus=slice_pods * per_pod,
+        comm_fraction=settings.comm_fraction if job.comm_fraction is None else job.comm_fraction,
+        checkpoint_interval=settings.checkpoint_hours if job.checkpoint_hours is None else job.checkpoint_hours,
+        restart_time=settings.restart_hours if job.restart_hours is None else job.restart_hours,
+        preemptible=job.preemptible,
+        movable=job.movable and mode == Mode.UNCONSTRAINED,
+        members=tuple(members),
+        fused=fused,
+        cpu=max(member.cpu for member in members) * fused,
+        memory=max(member.memory for member in members) * fused,
+        within=within,
+        strict=strict,
+    )
+
+
+def _promise(pods: PodSet, count: int, host: str) -> tuple[Mode, str, int, int, str, bool]:
+    """Mode, level, pods fused on one host, pods of a slice (0: none), the domain around it all, if that is strict."""
+    whole = pods.mode == Mode.REQUIRED
+    if not pods.slices and whole and pods.level == host:
+        return Mode.UNCONSTRAINED, "", count, 0, "", True
+    if not pods.slices:
+        return pods.mode, pods.level, 1, 0, "", True
+    layer = pods.slices[0]
+    if layer.level == host:
+        return pods.mode, pods.level, layer.size, 0, "", True
+    if whole and pods.level == layer.level:
+        return Mode.REQUIRED, layer.level, 1, 0, "", True
+    return Mode.REQUIRED, layer.level, 1, layer.size, pods.level, whole
 
 
 def queues_of(cluster: ClusterSnapshot) -> tuple[QueueSpec, ...]:
@@ -182,9 +347,23 @@ class Live:
             slot = int(self.sim.gpu_next[slot])
         return slots[::-1]
 
+    def set_slots(self, row: int, slots: Sequence[int]) -> None:
+        """These are the GPUs of a row, in the order in which it got them."""
+        sim, before = self.sim, self.slots_of(row)
+        sim.gpu_job[before], sim.gpu_next[before] = -1, -1
+        sim.gpu_job[slots], sim.gpu_next[slots] = row, [-1, *slots[:-1]]
+        sim.jobs["first_gpu"][row] = slots[-1] if slots else -1
+        more = Counter(slot // self.node_size for slot in slots)
+        more.subtract(slot // self.node_size for slot in before)
+        for node, gpus in more.items():
+            if gpus:
+                set_node(sim, node, int(sim.nodes["free"][node]) - gpus, int(sim.nodes["blocked"][node]))
+
     def move(self, row: int, node: int, to: Mapping[int, int]) -> None:
         """What a row holds on a node goes to other nodes: so many GPUs to each."""
-        swap(self.sim, row, node, np.array(list(to), np.int32), np.array(list(to.values()), np.int32))
+        self.set_slots(row, [slot for slot in self.slots_of(row) if slot // self.node_size != node])
+        for place, gpus in to.items():
+            occupy(self.sim, row, place, gpus)
 
     def work_lost(self, row: int, keeps_progress: bool = False) -> float:
         """GPU-hours of work that stopping a row now costs."""

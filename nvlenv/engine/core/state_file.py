@@ -16,13 +16,12 @@ import numpy as np
 
 from nvlenv.common.errors import InputError
 from nvlenv.engine.core.book import Book
-from nvlenv.engine.core.kernels import assign_gpus
-from nvlenv.engine.core.live import Live
-from nvlenv.engine.core.parts import Part
+from nvlenv.engine.core.live import Live, Part
 from nvlenv.engine.formats.load import parse_snapshot
 from nvlenv.engine.model.answers import Binding
 from nvlenv.engine.model.settings import Settings
 from nvlenv.engine.model.snapshot import ClusterSnapshot
+from nvlenv.simulator.events import run
 from nvlenv.simulator.queues import enqueue
 from nvlenv.simulator.state import RUNNING
 
@@ -106,12 +105,12 @@ def restore(state: Mapping[str, Any], cluster: ClusterSnapshot, live: Live, book
     for entry in rows:
         _set(live, live.add(entry["job"], [blank])[0], entry["row"])
     sim = live.sim
-    running = [row for row, entry in enumerate(rows) if entry["gpus"] is not None]
-    held = np.array([(row, slot) for row in running for slot in rows[row]["gpus"]], np.int32).reshape(-1, 2)
-    assign_gpus(sim, np.array(running, np.int32), held[:, 0], held[:, 1])
     for row, entry in enumerate(rows):
         if entry["gpus"] is None:
             enqueue(sim, row)
+        else:
+            live.set_slots(row, entry["gpus"])
+            run(sim, row)
         _set(live, row, entry["row"])
     for name in CLOCK_FIELDS:
         sim.clock[name] = float(state["clock"][name])

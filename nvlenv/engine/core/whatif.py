@@ -14,8 +14,7 @@ import numpy as np
 
 from nvlenv.cluster.types import Workload
 from nvlenv.common.errors import InputError
-from nvlenv.engine.core.live import Running, queues_of
-from nvlenv.engine.core.parts import parts_of, workload_of
+from nvlenv.engine.core.live import Running, parts_of, queues_of, workload_of
 from nvlenv.engine.model.answers import Answer
 from nvlenv.engine.model.jobs import Job, check_job
 from nvlenv.engine.model.settings import Settings
