@@ -16,11 +16,11 @@ import numpy as np
 
 from nvlenv.cluster.types import IntArray, Mode
 from nvlenv.engine.core.book import Book, need_of
-from nvlenv.engine.core.evictions import make_way
+from nvlenv.engine.core.evictions import make_way, tests_end
 from nvlenv.engine.core.explain import ask_policy, room, why_no_quota, why_no_room
 from nvlenv.engine.core.kernels import AT_HAND, NO_QUOTA, restrict, take_up, unrestrict
 from nvlenv.engine.core.live import Live, Part
-from nvlenv.engine.model.answers import Binding, Cause, Eviction, Loss, Placed, Refused, Step, Why
+from nvlenv.engine.model.answers import Binding, Cause, Eviction, Placed, Refused, Step, Why
 from nvlenv.engine.model.jobs import Job, Pod, PodSet
 from nvlenv.policies.resolver import policy_name
 from nvlenv.simulator.decision import ActionLayout, Policy
@@ -80,7 +80,7 @@ class Attempt:
         self._bindings.sort(key=lambda binding: (order[binding.pod_set], self.book.number[binding.node]))
         why = Why(policy_name(self.policy), self._steps[-1].rule, tuple(self._steps), self.notes)
         speed = min(float(self.live.sim.jobs["speed"][row]) for row in rows)
-        evictions = (*self._verification_ends(), *self._evictions)
+        evictions = (*tests_end(self.book, [binding.node for binding in self._bindings]), *self._evictions)
         return Placed(self.job.id, tuple(self._bindings), evictions, speed, why)
 
     def _refused(
@@ -255,9 +255,3 @@ class Attempt:
                 self.pods.append(pod)
                 return True
         return False
-
-    def _verification_ends(self) -> Iterator[Eviction]:
-        """The pods that test the nodes of the job, a node at a time, leave them: they give way to any real job."""
-        for node in dict.fromkeys(binding.node for binding in self._bindings):
-            for test in self.book.on(node, verification=True):
-                yield test.eviction(Loss.VERIFICATION, node=node)

@@ -1,8 +1,8 @@
-"""Jobs that lose their nodes: to a job of higher priority, or to a failure.
+"""Who has to leave: for a job of higher priority (`make_way`), or because a node fails (`replace_node`).
 
 Which jobs give their GPUs is chosen by the simulator (`nvlenv.simulator.preemption`), when the policy opens a rack.
-Here follow those that hold the cpu, memory or places which are missing beside free GPUs, what all of it costs, and a
-failed node, whose jobs go on with spares of the same rack, where every link is as fast as before.
+Here follow those that hold the cpu, memory or places which are missing beside free GPUs, and what all of it costs.
+Jobs of a failed node go on with spares of the same rack, where every link is as fast as before.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nvlenv.engine.model.jobs import Job, Pod
 from nvlenv.simulator.events import evict
 from nvlenv.simulator.state import RUNNING, WAITING, Sim
 
-# Victims of a job of higher priority
+# For a job that comes
 
 
 def make_way(
@@ -128,6 +128,12 @@ def _fewest(book: Book, node: int, need: Need, candidates: list[Job]) -> list[Jo
     return chosen
 
 
+def tests_end(book: Book, nodes: Iterable[str]) -> list[Eviction]:
+    """Verification pods leave these nodes, one node at a time: they give way to any real job, whatever its priority."""
+    pairs = ((node, test) for node in dict.fromkeys(nodes) for test in book.on(node, verification=True))
+    return [test.eviction(Loss.VERIFICATION, node=node) for node, test in pairs]
+
+
 # A node fails
 
 
@@ -137,10 +143,9 @@ def replace_node(live: Live, book: Book, node: str) -> NodeLoss:
     Of tests and of jobs without GPUs only the pods on the node end, at once. Evicted jobs are still in the book.
     """
     rack = int(live.spec.node_rack[book.number[node]])
-    replaced, evictions = [], []
-    for test in book.on(node, verification=True):
-        book.end_pods(test, node)
-        evictions.append(test.eviction(Loss.VERIFICATION, node=node))
+    replaced, evictions = [], tests_end(book, [node])
+    for test in list(evictions):
+        book.end_pods(book.jobs[test.job], node)
     for job in sorted(book.on(node), key=lambda job: (-job.gpus, job.id)):
         if not job.gpus:  # pods that need no link to each other, and no rack
             book.end_pods(job, node)
