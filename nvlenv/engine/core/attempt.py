@@ -144,13 +144,11 @@ class Attempt:
 
     def _domains(self, part: Part, limits: IntArray | None) -> Iterator[IntArray | None]:
         """The limits to try in turn: one domain of `part.within` after another, the fullest first."""
-        spec = self.live.spec
         if part.within:
-            domain = self.live.domains(spec.height_of(part.within))
+            domain = self.live.domains(self.live.spec.height_of(part.within))
             fits = np.bincount(domain, room(self.live, part, limits))
             for number in sorted(np.flatnonzero(fits >= part.pods), key=lambda number: fits[number]):
-                everywhere = np.full(spec.nodes, part.pods, np.int32) if limits is None else limits
-                yield np.where(domain == number, everywhere, 0).astype(np.int32)
+                yield np.where(domain == number, part.pods if limits is None else limits, 0).astype(np.int32)
         if not part.within or not part.strict:
             yield limits
 

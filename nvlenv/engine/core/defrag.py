@@ -53,7 +53,7 @@ class Defragmentation:
                     options.append((-clearing.slots_per_node, clearing.cost, rack, victims, clearing))
             if not options:
                 return
-            *_, rack, victims, best = min(options, key=lambda option: option[:3])
+            *_, rack, victims, best = min(options)  # a rack comes once
             self._clear(rack, victims)
             yield best
 
@@ -121,11 +121,10 @@ class Defragmentation:
         if places is None:
             return None
         cost = live.work_lost(row, keeps_progress=not job.preemptible)
-        for node in dict.fromkeys(pod.node for pod in pods):
-            to: Counter[int] = Counter()
-            for pod, place in zip(pods, places, strict=True):
-                to.update({place: pod.gpus} if pod.node == node else {})
-            live.move(row, book.number[node], to)
+        to: Counter[int] = Counter()
+        for pod, place in zip(pods, places, strict=True):
+            to[place] += pod.gpus
+        live.move(row, inside, to)
         target = {i: book.names[node] for i, node in zip(going, places, strict=True)}
         self._moved[job.id] = tuple(replace(pod, node=target.get(i, pod.node)) for i, pod in enumerate(now))
         left = tuple(book.names[node] for node in inside)

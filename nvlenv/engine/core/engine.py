@@ -5,8 +5,8 @@
 >>> answer.nodes
 ('rack-000-node-00', 'rack-000-node-01')
 
-A job comes in as its file says (`Job.pod_sets`), becomes rows of the simulator (`parts`, `live`), is tried (`attempt`),
-and goes into the book as what runs (`Job.pods`).
+A job comes in as its file says (`Job.pod_sets`), becomes rows of the simulator (`live`), is tried (`attempt`), and goes
+into the book as what runs (`Job.pods`).
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def replace_node(live: Live, book: Book, node: str) -> NodeLoss:
     """
     rack = int(live.spec.node_rack[book.number[node]])
     replaced, evictions = [], tests_end(book, [node])
-    for test in list(evictions):
+    for test in evictions:
         book.end_pods(book.jobs[test.job], node)
     for job in sorted(book.on(node), key=lambda job: (-job.gpus, job.id)):
         if not job.gpus:  # pods that need no link to each other, and no rack
@@ -179,7 +179,7 @@ def _swap(live: Live, book: Book, job: Job, node: str, places: list[int]) -> Rep
             gpus[place] = min(here, room[place])
             room[place] -= gpus[place]
             here -= gpus[place]
-        live.move(row, number, gpus)
+        live.move(row, [number], gpus)
     spares = [book.names[place] for place in places]
     left = iter(spares)
     pods = tuple(replace(pod, node=next(left)) if pod.node == node else pod for pod in job.pods)

@@ -11,7 +11,7 @@ equal priorities by the number of the job; when the table is full, the rows that
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -359,9 +359,9 @@ class Live:
             if gpus:
                 set_node(sim, node, int(sim.nodes["free"][node]) - gpus, int(sim.nodes["blocked"][node]))
 
-    def move(self, row: int, node: int, to: Mapping[int, int]) -> None:
-        """What a row holds on a node goes to other nodes: so many GPUs to each."""
-        self.set_slots(row, [slot for slot in self.slots_of(row) if slot // self.node_size != node])
+    def move(self, row: int, nodes: Container[int], to: Mapping[int, int]) -> None:
+        """What a row holds on some nodes goes to others: so many GPUs to each."""
+        self.set_slots(row, [slot for slot in self.slots_of(row) if slot // self.node_size not in nodes])
         for place, gpus in to.items():
             occupy(self.sim, row, place, gpus)
 
