@@ -210,9 +210,9 @@ def fit_in_rack(
 
     Other pods, which the book does not have on their nodes: `arrived`, which the arrays have there, and `taken`.
     """
-    nodes, places, coming = live.sim.nodes, [], [*arrived, *taken]
-    inside = np.flatnonzero((nodes["rack"] == rack) & (nodes["blocked"] == 0))
-    free = dict(zip(inside.tolist(), nodes["free"][inside].tolist(), strict=True))
+    sim, places, coming = live.sim, [], [*arrived, *taken]
+    inside = range(int(sim.racks["node0"][rack]), int(sim.racks["node1"][rack]))
+    free = {node: int(sim.nodes["free"][node]) for node in inside if sim.nodes["blocked"][node] == 0}
     for pod in taken:
         if book.number[pod.node] in free:
             free[book.number[pod.node]] -= pod.gpus
