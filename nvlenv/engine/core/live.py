@@ -107,43 +107,6 @@ def parts_of(job: Job, spec: ClusterSpec, queue: int, settings: Settings) -> tup
     return tuple(parts), tuple(f"pod set {name} asks for no GPUs: any scheduler may place it" for name in aside)
 
 
-def running_part(job: Job, queue: int, settings: Settings, largest: int) -> Part:
-    """A running job, of which its cluster's file knows where it is, not what it asked for.
-
-    A job with pods of several sizes is not moved; nor is one with pods of more than the `largest` node has now (GPUs
-    fall off nodes).
-    """
-    sizes = {pod.gpus for pod in job.pods if pod.gpus}
-    equal = len(sizes) == 1 and all(0 < pod.gpus <= largest for pod in job.pods)
-    return Part(
-        gpus=job.gpus,
-        gpus_per_pod=sizes.pop() if equal else 1,
-        priority=job.priority,
-        queue=queue,
-        estimate=settings.estimate_hours if job.estimate is None else job.estimate,
-        checkpoint_interval=settings.checkpoint_hours,
-        restart_time=settings.restart_hours,
-        preemptible=job.preemptible and not any(pod.terminating for pod in job.pods),
-        movable=job.movable and equal,
-    )
-
-
-def workload_of(
-    parts: Sequence[Part], classes: Sequence[int], class_names: Sequence[str], queue_names: Sequence[str]
-) -> Workload:
-    """Parts as a workload, all submitted at 0; `classes` are numbers of `class_names`."""
-    columns = {name: np.array([getattr(part, name) for part in parts], kind) for name, kind in COLUMNS.items()}
-    return Workload(
-        submit=np.zeros(len(parts)),
-        duration=columns["estimate"],
-        job_class=np.array(classes, np.int32),
-        class_names=tuple(class_names),
-        queue_names=tuple(queue_names),
-        source="engine",
-        **columns,
-    )
-
-
 def _part(job: Job, members: Sequence[PodSet], spec: ClusterSpec, queue: int, settings: Settings) -> Part:
     members = sorted(members, key=lambda member: member.pods)
     pods, count = members[-1], sum(member.pods for member in members)
@@ -201,6 +164,43 @@ def _promise(pods: PodSet, count: int, host: str) -> tuple[Mode, str, int, int, 
     return Mode.REQUIRED, layer.level, 1, layer.size, pods.level, whole
 
 
+def running_part(job: Job, queue: int, settings: Settings, largest: int) -> Part:
+    """A running job, of which its cluster's file knows where it is, not what it asked for.
+
+    A job with pods of several sizes is not moved; nor is one with pods of more than the `largest` node has now (GPUs
+    fall off nodes).
+    """
+    sizes = {pod.gpus for pod in job.pods if pod.gpus}
+    equal = len(sizes) == 1 and all(0 < pod.gpus <= largest for pod in job.pods)
+    return Part(
+        gpus=job.gpus,
+        gpus_per_pod=sizes.pop() if equal else 1,
+        priority=job.priority,
+        queue=queue,
+        estimate=settings.estimate_hours if job.estimate is None else job.estimate,
+        checkpoint_interval=settings.checkpoint_hours,
+        restart_time=settings.restart_hours,
+        preemptible=job.preemptible and not any(pod.terminating for pod in job.pods),
+        movable=job.movable and equal,
+    )
+
+
+def workload_of(
+    parts: Sequence[Part], classes: Sequence[int], class_names: Sequence[str], queue_names: Sequence[str]
+) -> Workload:
+    """Parts as a workload, all submitted at 0; `classes` are numbers of `class_names`."""
+    columns = {name: np.array([getattr(part, name) for part in parts], kind) for name, kind in COLUMNS.items()}
+    return Workload(
+        submit=np.zeros(len(parts)),
+        duration=columns["estimate"],
+        job_class=np.array(classes, np.int32),
+        class_names=tuple(class_names),
+        queue_names=tuple(queue_names),
+        source="engine",
+        **columns,
+    )
+
+
 def queues_of(cluster: ClusterSnapshot) -> tuple[QueueSpec, ...]:
     """The ClusterQueues, and one without a limit for jobs outside of them."""
     return (*cluster.queues, QueueSpec(NO_QUEUE, NO_DEMAND))
@@ -243,11 +243,8 @@ class Live:
 
     def __init__(self, cluster: ClusterSnapshot, settings: Settings, began: float) -> None:
         """The cluster at the moment `began` (s since 1970) with everything that runs on it."""
-        self.spec, self.queues, self.settings = (
-            cluster.cluster_spec(settings.nvlink, settings.network),
-            queues_of(cluster),
-            settings,
-        )
+        self.settings, self.queues = settings, queues_of(cluster)
+        self.spec = cluster.cluster_spec(settings.nvlink, settings.network)
         running = Running.of(cluster, settings, began)
         self.rows = {job.id: [row] for row, job in enumerate(running.jobs)}  # id of a job -> its rows, one per part
         self._next = len(running.jobs)
