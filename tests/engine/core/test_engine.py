@@ -493,6 +493,6 @@ def assert_consistent(engine: PlacementEngine) -> None:
         assert sum(pod.cpu for pod in used) <= place.cpu
         assert len(used) <= place.pods
         assert int(sim.nodes["blocked"][number]) == int(place.state != NodeState.UP)
-    by_queue = [sum(job.gpus for job in snapshot.jobs if job.queue == queue.name) for queue in engine._queues[:-1]]
+    by_queue = [sum(job.gpus for job in snapshot.jobs if job.queue == queue.name) for queue in engine._live.queues[:-1]]
     assert by_queue == sim.queues["used"][:-1].tolist()
     assert not int(sim.clock["illegal"][0])
