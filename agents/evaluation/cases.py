@@ -13,8 +13,8 @@ import numpy as np
 from agents.evaluation.episodes import TRACE_JOBS, TRACE_PORTIONS, TRACE_SHARE
 from nvlenv.common.errors import InputError
 from nvlenv.envs.scenario import Scenario, load_scenario
+from nvlenv.workload.draw import SMALL_JOB
 from nvlenv.workload.formats.registry import cached_trace
-from nvlenv.workload.mapping import SMALL_JOB
 from nvlenv.workload.mix import JobClass, SyntheticWorkload, TraceWorkload
 from nvlenv.workload.trace import Trace
 

@@ -29,8 +29,9 @@ from nvlenv.common.config import Count, Model, NonNegative, Positive, config_nam
 from nvlenv.common.errors import InputError
 from nvlenv.simulator.load import Rules, load
 from nvlenv.simulator.state import Dims, Sim, allocate
-from nvlenv.workload.draw import check_config, class_weights, draw_workload, promise_warnings
+from nvlenv.workload.draw import check_config, class_weights, draw_workload
 from nvlenv.workload.fit import Capacity
+from nvlenv.workload.generate import promise_warnings
 from nvlenv.workload.mix import SyntheticWorkload, TraceWorkload, WorkloadConfig
 
 WorkloadGenerator = Callable[[ClusterSpec, np.random.Generator], Workload]
