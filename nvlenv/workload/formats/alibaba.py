@@ -110,6 +110,7 @@ class _Tasks:
 
 
 def _read_pai(path: Path) -> Iterator[Entry]:
+    jobs: Path | None
     if "pai_job_table" in path.name:
         jobs, expected = path, "the task table, which has the GPUs of the jobs"
         tasks = _beside(path, path.name.replace("pai_job_table", "pai_task_table"), "pai_task_table", expected)
