@@ -40,11 +40,13 @@ class PaintedState(IntEnum):
     VERIFYING = 3  # a verification pod runs on it
 
 
+UP, CORDONED, FAILED, VERIFYING = PaintedState
+
+
 def node_states(sim: Sim) -> NodeStates:
     """(M,) `PaintedState` of every node."""
-    states = np.where(sim.nodes["blocked"] > 0, PaintedState.CORDONED, PaintedState.UP).astype(np.int8)
-    states[sim.nodes["failed"] > 0] = PaintedState.FAILED
-    states[sim.nodes["verify"] == 1] = PaintedState.VERIFYING
+    states = np.where(sim.nodes["blocked"] > 0, CORDONED, UP).astype(np.int8)
+    states[sim.nodes["failed"] > 0], states[sim.nodes["verify"] == 1] = FAILED, VERIFYING
     return states
 
 
@@ -73,14 +75,12 @@ def class_labels(sim: Sim, names: Sequence[str]) -> list[str]:
 
 def key_figures(sim: Sim) -> list[tuple[str, str]]:
     """Name and value of the four numbers that matter most."""
-    c, g = sim.clock[0], sim.cap.shape[1] - 1
-    slots = int((sim.cap[: len(sim.racks), g] // c["slice_nodes"]).sum())
-    waiting = waiting_jobs(sim)
+    c = sim.clock[0]
     return [
         ("hour", f"{c['now']:.1f}"),
         ("free GPUs", f"{sim.cap[-1, 1]} / {c['capacity']}"),
-        (f"slots of {c['slice_nodes']}", f"{slots}"),
-        ("waiting jobs", f"{len(waiting)}"),
+        (f"slots of {c['slice_nodes']}", f"{(sim.cap[: len(sim.racks), -1] // c['slice_nodes']).sum()}"),
+        ("waiting jobs", f"{c['n_waiting']}"),
     ]
 
 
@@ -147,16 +147,8 @@ def _cell(state: int, gpus: IntArray) -> str:
     used, free = gpus[gpus >= 0], int(np.count_nonzero(gpus == FREE_GPU))
     k = int(np.bincount(used).argmax()) if used.size else -1
     letter = _letter(k) if used.size else ""
-    if state == PaintedState.FAILED:
-        text = "xx"
-    elif state == PaintedState.VERIFYING:
-        text = "vv"
-    elif state == PaintedState.CORDONED:
-        text = f"/{letter.lower() or '/'}"
-    elif used.size:
-        text = f"{letter.lower()}{free}" if free else f"{letter} "
-    else:
-        text = ". "
+    up = (f"{letter.lower()}{free}" if free else f"{letter} ") if used.size else ". "
+    text = {FAILED: "xx", VERIFYING: "vv", CORDONED: f"/{letter.lower() or '/'}"}.get(state, up)
     return _paint(text, PALETTE[k % len(PALETTE)]) if used.size else text
 
 
@@ -182,7 +174,6 @@ def _legend_lines(sim: Sim, names: list[str]) -> list[str]:
     return lines
 
 
-UP, CORDONED, FAILED, VERIFYING = PaintedState
 WHITE, PAPER, PANEL, GREY, INK = (255, 255, 255), (246, 246, 244), (218, 218, 214), (138, 138, 136), (40, 40, 44)
 
 
