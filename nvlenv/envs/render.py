@@ -148,7 +148,8 @@ def _cell(state: int, gpus: IntArray) -> str:
     k = int(np.bincount(used).argmax()) if used.size else -1
     letter = _letter(k) if used.size else ""
     up = (f"{letter.lower()}{free}" if free else f"{letter} ") if used.size else ". "
-    text = {FAILED: "xx", VERIFYING: "vv", CORDONED: f"/{letter.lower() or '/'}"}.get(state, up)
+    marks: dict[int, str] = {FAILED: "xx", VERIFYING: "vv", CORDONED: f"/{letter.lower() or '/'}"}
+    text = marks.get(state, up)
     return _paint(text, PALETTE[k % len(PALETTE)]) if used.size else text
 
 

@@ -98,7 +98,8 @@ def to_workload(trace: Trace, config: TraceWorkload, cluster: ClusterSpec, rng: 
     room, rules = Capacity(cluster), mapping_rules(config, cluster)
     for each in rules:
         room.check(each)
-    scale = _scale(trace, config, room)
+    source = config.source_gpus or trace.source_gpus
+    scale = min(1.0, room.gpus / source) if config.thin and source else 1.0
     rows = _window(trace, _thin(trace, _portion(trace, config), scale, rng), config, rng)
     sizes = _sizes(trace.gpus[rows], scale, max(int(config.cap_share * room.gpus), 1), room.node)
     rule = _match(trace, rows, sizes, rules, room)
@@ -119,11 +120,6 @@ def to_workload(trace: Trace, config: TraceWorkload, cluster: ClusterSpec, rng: 
         **class_columns(rules, rule, room),
     )
     return workload.check(trace.source)
-
-
-def _scale(trace: Trace, config: TraceWorkload, room: Capacity) -> float:
-    source = config.source_gpus or trace.source_gpus
-    return min(1.0, room.gpus / source) if config.thin and source else 1.0
 
 
 def _portion(trace: Trace, config: TraceWorkload) -> IntArray:
