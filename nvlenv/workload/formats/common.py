@@ -22,14 +22,9 @@ _REQUIRED = COLUMNS[:3]
 
 def _read(path: Path) -> Iterator[Entry]:
     for row in read_table(path, _REQUIRED):
-        yield TraceJob(
-            row.number("submit_s"),
-            row.number("gpus"),
-            row.number("duration_s"),
-            row.text("kind", UNKNOWN),
-            row.text("user", NO_USER),
-            row.text("status", UNKNOWN),
-        )
+        submit, gpus, duration = (row.number(name) for name in _REQUIRED)
+        kind, user = row.text("kind", UNKNOWN), row.text("user", NO_USER)
+        yield TraceJob(submit, gpus, duration, kind, user, row.text("status", UNKNOWN))
 
 
 FORMATS = (Format("common", "submit_s,gpus,duration_s[,kind,user,status]", _read, _REQUIRED),)

@@ -92,11 +92,8 @@ def _time(value: object) -> float:
 
 def _philly_job(job: Mapping[str, Any]) -> Entry:
     attempts = [
-        (
-            sum(len(server["gpus"]) for server in attempt["detail"]),
-            _time(attempt["end_time"]) - _time(attempt["start_time"]),
-        )
-        for attempt in job["attempts"]
+        (sum(len(server["gpus"]) for server in one["detail"]), _time(one["end_time"]) - _time(one["start_time"]))
+        for one in job["attempts"]
     ]
     if not attempts:
         return "never started"

@@ -84,13 +84,10 @@ def _read_supercloud(path: Path) -> Iterator[Entry]:
 
 def _read_aaic(path: Path) -> Iterator[Entry]:
     for row in read_table(path, _AAIC, _AAIC):
-        yield TraceJob(
-            row.number("submit"),
-            row.number("nodes") * row.number("gpus_per_node"),
-            row.number("finish") - row.number("start"),
-            user=row.text("user"),
-            status=_AAIC_STATES.get(row.number("termcode"), UNKNOWN),
-        )
+        submit, gpus = row.number("submit"), row.number("nodes") * row.number("gpus_per_node")
+        run_time = row.number("finish") - row.number("start")
+        status = _AAIC_STATES.get(row.number("termcode"), UNKNOWN)
+        yield TraceJob(submit, gpus, run_time, user=row.text("user"), status=status)
 
 
 def _is_aaic(line: str) -> bool:
