@@ -24,8 +24,8 @@ from nvlenv.simulator.decision import Policy
 from nvlenv.simulator.forecast import target_size
 from nvlenv.simulator.pooled import waiting_in_pool
 from nvlenv.simulator.state import RUNNING, SAMPLE_FIELDS, SLOT_SIZES, WAITING, Sim
+from nvlenv.workload.draw import SMALL_JOB
 from nvlenv.workload.formats.registry import cached_trace
-from nvlenv.workload.mapping import SMALL_JOB
 from nvlenv.workload.mix import JobClass, SyntheticWorkload, TraceWorkload
 from nvlenv.workload.trace import Trace
 
