@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nvlenv.common.commandline import DONE, option
-from nvlenv.engine.formats.options import ClusterOptions
+from nvlenv.engine.formats.load import ClusterOptions
 from nvlenv.engine.formats.slurm import compress_hosts
 from nvlenv.engine.model.answers import Placed, Refused
 

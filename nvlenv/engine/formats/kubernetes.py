@@ -14,9 +14,10 @@ from nvlenv.common.errors import InputError
 from nvlenv.engine.formats import kueue
 from nvlenv.engine.formats.document import Field
 from nvlenv.engine.formats.gangs import gangs_of, promised
+from nvlenv.engine.formats.options import Options
 from nvlenv.engine.formats.values import read_quantity, read_whole
 from nvlenv.engine.model.jobs import UNLIMITED, Job
-from nvlenv.engine.model.snapshot import ClusterSnapshot, Node, NodeState, Options, make_snapshot
+from nvlenv.engine.model.snapshot import ClusterSnapshot, Node, NodeState, make_snapshot
 from nvlenv.policies.kueue.types import HOSTNAME, Taint
 
 KUEUE_VERSIONS = ("v1alpha1", "v1beta1", "v1beta2")

@@ -15,8 +15,9 @@ from math import prod
 
 from nvlenv.common.errors import InputError
 from nvlenv.engine.formats.document import Field
+from nvlenv.engine.formats.options import Options
 from nvlenv.engine.model.jobs import UNLIMITED, Job, Pod
-from nvlenv.engine.model.snapshot import ClusterSnapshot, Node, NodeState, Options, make_snapshot
+from nvlenv.engine.model.snapshot import ClusterSnapshot, Node, NodeState, make_snapshot
 
 MIB = 2**20
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from kubernetes.client.exceptions import ApiException
 
 from nvlenv.common.errors import InputError
+from nvlenv.engine.formats.options import Options
 from nvlenv.engine.gate.decide import GangDecision, Release, decide_gangs
 from nvlenv.engine.gate.kube import Mirror, evict_pod, patch_pod
 from nvlenv.engine.gate.marks import patch_of
-from nvlenv.engine.model.snapshot import Options
 from nvlenv.simulator.decision import Policy
 
 if TYPE_CHECKING:

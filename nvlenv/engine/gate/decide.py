@@ -18,11 +18,12 @@ from nvlenv.engine.formats.document import Field
 from nvlenv.engine.formats.gangs import gang_job
 from nvlenv.engine.formats.kubernetes import read_kubernetes
 from nvlenv.engine.formats.load import parse_job
+from nvlenv.engine.formats.options import Options
 from nvlenv.engine.gate.marks import HostsByKind, PodObject, host_given, is_ready_to_go, kind_of, plan_of, write_plan
 from nvlenv.engine.gate.roster import GatedGang, gated_gangs, kind_of_pod
 from nvlenv.engine.model.answers import Placed
 from nvlenv.engine.model.jobs import Job
-from nvlenv.engine.model.snapshot import NodeState, Options
+from nvlenv.engine.model.snapshot import NodeState
 from nvlenv.policies.kueue.types import HOSTNAME
 from nvlenv.simulator.decision import Policy
 
