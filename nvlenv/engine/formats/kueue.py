@@ -1,4 +1,4 @@
-"""Kueue's objects: topology assignments in both of their forms, queues with quota, flavors, admitted workloads.
+"""Kueue's objects: topology assignments in both of their forms, queues with quota, flavors.
 
 Kueue writes an assignment in two forms. v1beta1 lists the domains one by one. v1beta2 lists *slices* of consecutive
 domains, each level by level: one value for all of them, or their common prefix and suffix and what is left of each.
@@ -8,23 +8,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, takewhile
 from typing import Any
 
 from nvlenv.cluster.types import QueueSpec
 from nvlenv.engine.formats.document import Field
-from nvlenv.engine.formats.values import PodDemand, pod_demand, read_time, read_whole
+from nvlenv.engine.formats.values import read_whole
 from nvlenv.policies.kueue.types import HOSTNAME, Assignment, Path
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-LOCAL_QUEUE_LABEL = "kueue.x-k8s.io/local-queue-name"
-CLUSTER_QUEUE_LABEL = "kueue.x-k8s.io/cluster-queue-name"
-POD_SET_LABEL = "kueue.x-k8s.io/podset"
 GROUP_NAME = "kueue.x-k8s.io/pod-group-name"
 GROUP_SIZE = "kueue.x-k8s.io/pod-group-total-count"
-WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
 
 MAX_LEVELS = 16
 MAX_SLICES = 1000
@@ -212,30 +207,6 @@ def node_selectors(assignment: Assignment) -> list[Selector]:
     return [dict(selector) for selector, count in named for _ in range(count)]
 
 
-@dataclass(frozen=True)
-class Promise:
-    """One pod set of an admitted workload: what each pod takes, and how many go to each host."""
-
-    name: str
-    demand: PodDemand
-    hosts: Mapping[str, int]  # hostname label -> pods; empty: no assignment, or one that names no hosts
-
-
-@dataclass(frozen=True)
-class AdmittedWorkload:
-    """A workload that holds quota: from admission until it has finished or is evicted."""
-
-    name: str
-    namespace: str
-    uid: str
-    owner: tuple[str, str, str]  # kind, name and uid of the job behind it; empty if it has none
-    queue: str  # ClusterQueue
-    priority: int
-    start: float | None
-    estimate: float | None
-    promises: tuple[Promise, ...]
-
-
 def read_queue(queue: Field, gpu_resource: str, flavors: frozenset[str] | None) -> QueueSpec:
     """A ClusterQueue's GPU quota, summed over its flavors (over those named, if any are)."""
     spec = queue["spec"]
@@ -279,64 +250,3 @@ def topology_flavors(flavors: Sequence[Field], topology: Field) -> dict[str, dic
         for flavor in flavors
         if flavor["spec"]["topologyName"].value == name
     }
-
-
-def read_workloads(workloads: Iterable[Field], gpu_resource: str) -> list[AdmittedWorkload]:
-    """The workloads that hold quota now."""
-    return [
-        _read_workload(workload, gpu_resource)
-        for workload in workloads
-        if workload["status"]["admission"].present and _condition(workload, "Finished") is None
-    ]
-
-
-def _read_workload(workload: Field, gpu_resource: str) -> AdmittedWorkload:
-    meta, spec, admission = workload["metadata"], workload["spec"], workload["status"]["admission"]
-    demands = {
-        pods["name"].text("main"): pod_demand(pods["template"]["spec"], gpu_resource) for pods in spec["podSets"]
-    }
-    promises = []
-    for given in admission["podSetAssignments"]:
-        name = given["name"].text("main")
-        if name not in demands:
-            raise given["name"].error(f"the name of one of the pod sets {sorted(demands)}")
-        promises.append(Promise(name, demands[name], _hosts(given["topologyAssignment"])))
-    admitted = _condition(workload, "Admitted")
-    limit = spec["maximumExecutionTimeSeconds"]
-    return AdmittedWorkload(
-        name=meta["name"].text(),
-        namespace=meta["namespace"].text("default"),
-        uid=meta["uid"].text(""),
-        owner=controller_of(meta),
-        queue=admission["clusterQueue"].text(),
-        priority=spec["priority"].integer(0),
-        start=None if admitted is None else read_time(admitted["lastTransitionTime"]),
-        estimate=limit.integer(at_least=1) / 3600 if limit.present else None,
-        promises=tuple(promises),
-    )
-
-
-def _hosts(assignment: Field) -> dict[str, int]:
-    if not assignment.present:
-        return {}
-    found = read_assignment(assignment)
-    if found.levels[-1] != HOSTNAME:
-        return {}
-    hosts = Counter[str]()
-    for values, count in found.domains:
-        hosts[values[-1]] += count
-    return hosts
-
-
-def controller_of(meta: Field) -> tuple[str, str, str]:
-    """Kind, name and uid of the controller among the owners of an object; empty if it has none."""
-    for owner in meta["ownerReferences"]:
-        if owner["controller"].flag(False):
-            return owner["kind"].text(), owner["name"].text(), owner["uid"].text("")
-    return "", "", ""
-
-
-def _condition(workload: Field, kind: str) -> Field | None:
-    """A condition that is met."""
-    met = (c for c in workload["status"]["conditions"] if c["type"].value == kind and c["status"].value == "True")
-    return next(met, None)

@@ -78,9 +78,7 @@ def parse_snapshot(text: str, where: str = "cluster", **options: Any) -> Cluster
 def read_snapshot(texts: Iterable[tuple[str, str]], options: Options) -> ClusterSnapshot:
     """The cluster that these texts, each with the name of its file, describe together.
 
-    Raises
-    ------
-    InputError : a text of no known format (says which were tried), formats that do not go together, bad content.
+    `InputError` for a text of no known format (says which were tried), formats that do not go together, bad content.
     """
     texts = list(texts)
     slurm, own, objects = Parts(), list[Field](), list[Field]()

@@ -8,7 +8,7 @@ domain of the first.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
@@ -55,6 +55,57 @@ class NodeStatus:
     used_memory: int = 0
 
 
+@dataclass(frozen=True)
+class _Report:
+    """A line of sinfo or an entry of scontrol: its values by column, and the place that errors name."""
+
+    where: str
+    place: str
+    values: Mapping[str, str]
+
+    def status(self, name: str, gpus: int, used_gpus: int, columns: Sequence[str]) -> NodeStatus:
+        """A node of it; the columns are those of its state, CPUs, CPUs in use, MiB and MiB in use."""
+        state, cpu, used_cpu, memory, used_memory = columns
+        return NodeStatus(
+            self.where,
+            name,
+            self.state(state),
+            gpus,
+            used_gpus,
+            cpu=1000 * self.count(cpu, UNLIMITED // 1000),
+            used_cpu=1000 * self.count(used_cpu, 0),
+            memory=MIB * self.count(memory, UNLIMITED // MIB),
+            used_memory=MIB * self.count(used_memory, 0),
+        )
+
+    def state(self, column: str) -> NodeState:
+        """The worst that a state with its flags says: `MIXED+DRAIN`, `idle*`, `DOWN*+CLOUD`."""
+        states, text = list[NodeState](), self.values.get(column, "")
+        for part in text.split("+"):
+            match = re.fullmatch(r"([A-Za-z_]+)([*~#!%$@^-]*)", part)
+            if match is None or match[1].lower() not in WORDS:
+                expected = f"a node state of Slurm: {', '.join(WORDS)}"
+                raise InputError(self.where, f"{self.place}, {column}", repr(text[:60]), expected)
+            states += [WORDS[match[1].lower()], *(SIGNS[sign] for sign in match[2])]
+        return max(states, key=SEVERITY.index)
+
+    def count(self, column: str, default: int) -> int:
+        """A whole number; the default where there is none."""
+        text = self.values.get(column)
+        return _count(self.where, f"{self.place}, {column}", text) if text else default
+
+    def gres(self, column: str) -> int:
+        """GPUs among generic resources."""
+        return gres_gpus(self.where, f"{self.place}, {column}", self.values.get(column))
+
+    def tres(self, column: str) -> int | None:
+        """GPUs in trackable resources like `cpu=72,mem=500G,gres/gpu=4,gres/gpu:gb200=4`; None if none are listed."""
+        counts = dict(entry.partition("=")[::2] for entry in self.values.get(column, "").split(","))
+        typed = [value for key, value in counts.items() if key.startswith("gres/gpu:")]
+        values = [counts["gres/gpu"]] if "gres/gpu" in counts else typed
+        return sum(_count(self.where, f"{self.place}, {column}", value or "0") for value in values) if values else None
+
+
 def is_sinfo(line: str) -> bool:
     """Whether a line is the header of a sinfo table."""
     return {"NODELIST", "STATE"} <= set(line.split())
@@ -87,33 +138,24 @@ def _sinfo_line(where: str, place: str, header: list[str], line: str) -> Iterato
     if len(values) != len(header):
         raise InputError(where, place, f"{len(values)} values", f"{len(header)}, one below each of {header}")
     row = dict(zip(header, values, strict=True))
-    gpus = gres_gpus(where, f"{place}, GRES", row.get("GRES"))
-    cpus = row.get("CPUS(A/I/O/T)", "").split("/")
+    in_use, *_, total = row.get("CPUS(A/I/O/T)", "/").split("/") * 2
+    row |= {"CPUS": total or row.get("CPUS", ""), "CPUS(A/I/O/T)": in_use}
+    report = _Report(where, place, row)
+    gpus = report.gres("GRES")
     for name in expand_hosts(row["NODELIST"], where, f"{place}, NODELIST"):
-        yield NodeStatus(
-            where,
-            name,
-            _state(where, f"{place}, STATE", row["STATE"]),
-            gpus,
-            _used(where, place, row, gpus),
-            cpu=1000 * _count(where, f"{place}, CPUS", cpus[-1] or row.get("CPUS"), UNLIMITED // 1000),
-            used_cpu=1000 * _count(where, f"{place}, CPUS(A/I/O/T)", cpus[0], 0),
-            memory=MIB * _count(where, f"{place}, MEMORY", row.get("MEMORY"), UNLIMITED // MIB),
-            used_memory=MIB * _count(where, f"{place}, ALLOCMEM", row.get("ALLOCMEM"), 0),
-        )
+        yield report.status(name, gpus, _used(report, gpus), ("STATE", "CPUS", "CPUS(A/I/O/T)", "MEMORY", "ALLOCMEM"))
 
 
-def _used(where: str, place: str, row: Mapping[str, str], gpus: int) -> int:
+def _used(report: _Report, gpus: int) -> int:
     """GPUs in use; without the column, none or all where the state alone tells."""
-    if "GRES_USED" in row:
-        return gres_gpus(where, f"{place}, GRES_USED", row["GRES_USED"])
-    word = re.split(r"[^a-z_]", row["STATE"].lower())[0]
-    if word in UNUSED:
-        return 0
-    if word in ("alloc", "allocated"):
-        return gpus
-    expected = "that column (sinfo -O ...,GresUsed)"
-    raise InputError(where, place, f"state {row['STATE']} and no column GRES_USED", expected)
+    if "GRES_USED" in report.values:
+        return report.gres("GRES_USED")
+    state = report.values["STATE"]
+    word = re.split(r"[^a-z_]", state.lower())[0]
+    if word not in (*UNUSED, "alloc", "allocated"):
+        found, expected = f"state {state} and no column GRES_USED", "that column (sinfo -O ...,GresUsed)"
+        raise InputError(report.where, report.place, found, expected)
+    return 0 if word in UNUSED else gpus
 
 
 def read_scontrol(where: str, text: str) -> list[NodeStatus]:
@@ -122,83 +164,42 @@ def read_scontrol(where: str, text: str) -> list[NodeStatus]:
     for entry in re.split(r"(?m)^(?=NodeName=)", text):
         if not entry.startswith("NodeName="):
             continue
-        fields: dict[str, str] = {}
-        for key, value in re.findall(r"(?:^|\s)([A-Za-z][A-Za-z/:_]*)=(\S*)", entry):
-            fields.setdefault(key, value)
-        statuses += [
-            _scontrol_node(where, name, fields) for name in expand_hosts(fields["NodeName"], where, "NodeName")
-        ]
+        fields = dict(
+            reversed(re.findall(r"(?:^|\s)([A-Za-z][A-Za-z/:_]*)=(\S*)", entry))
+        )  # the first of a name counts
+        fields["CPUTot"] = fields.get("CPUEfctv") or fields.get("CPUTot", "")
+        for name in expand_hosts(fields["NodeName"], where, "NodeName"):
+            report = _Report(where, f"node {name}", fields)
+            columns = ("State", "CPUTot", "CPUAlloc", "RealMemory", "AllocMem")
+            statuses.append(report.status(name, _configured(report), _allocated(report), columns))
     return statuses
 
 
-def _scontrol_node(where: str, name: str, fields: Mapping[str, str]) -> NodeStatus:
-    place = f"node {name}"
-    return NodeStatus(
-        where,
-        name,
-        _state(where, f"{place}, State", fields.get("State", "")),
-        _configured(where, place, fields),
-        _allocated(where, place, fields),
-        cpu=1000 * _count(where, f"{place}, CPUTot", fields.get("CPUEfctv") or fields.get("CPUTot"), UNLIMITED // 1000),
-        used_cpu=1000 * _count(where, f"{place}, CPUAlloc", fields.get("CPUAlloc"), 0),
-        memory=MIB * _count(where, f"{place}, RealMemory", fields.get("RealMemory"), UNLIMITED // MIB),
-        used_memory=MIB * _count(where, f"{place}, AllocMem", fields.get("AllocMem"), 0),
-    )
+def _configured(report: _Report) -> int:
+    return report.gres("Gres") if "Gres" in report.values else report.tres("CfgTRES") or 0
 
 
-def _configured(where: str, place: str, fields: Mapping[str, str]) -> int:
-    if "Gres" in fields:
-        return gres_gpus(where, f"{place}, Gres", fields["Gres"])
-    return _tres(where, f"{place}, CfgTRES", fields.get("CfgTRES", "")) or 0
-
-
-def _allocated(where: str, place: str, fields: Mapping[str, str]) -> int:
+def _allocated(report: _Report) -> int:
     """GPUs in use. AllocTRES lists them only if Slurm accounts for GPUs, which CfgTRES then shows."""
-    if "GresUsed" in fields:
-        return gres_gpus(where, f"{place}, GresUsed", fields["GresUsed"])
-    used = _tres(where, f"{place}, AllocTRES", fields.get("AllocTRES", ""))
-    if used is not None:
-        return used
-    accounted = _tres(where, f"{place}, CfgTRES", fields.get("CfgTRES", "")) is not None
-    if not accounted and _configured(where, place, fields) and fields.get("CPUAlloc", "0") != "0":
-        raise InputError(where, place, "no GPUs in CfgTRES and no GresUsed", "the output of scontrol show node -d")
-    return 0
-
-
-def _state(where: str, place: str, text: str) -> NodeState:
-    """The worst that a state with its flags says: `MIXED+DRAIN`, `idle*`, `DOWN*+CLOUD`."""
-    states = []
-    for part in text.split("+"):
-        match = re.fullmatch(r"([A-Za-z_]+)([*~#!%$@^-]*)", part)
-        if match is None or match[1].lower() not in WORDS:
-            raise InputError(where, place, repr(text[:60]), f"a node state of Slurm: {', '.join(WORDS)}")
-        states += [WORDS[match[1].lower()], *(SIGNS[sign] for sign in match[2])]
-    return max(states, key=SEVERITY.index)
+    if "GresUsed" in report.values:
+        return report.gres("GresUsed")
+    used = report.tres("AllocTRES")
+    busy = report.values.get("CPUAlloc", "0") != "0"
+    if used is None and busy and report.tres("CfgTRES") is None and _configured(report):
+        expected = "the output of scontrol show node -d"
+        raise InputError(report.where, report.place, "no GPUs in CfgTRES and no GresUsed", expected)
+    return used or 0
 
 
 def gres_gpus(where: str, place: str, text: str | None) -> int:
     """GPUs in a list of generic resources such as `gpu:gb200:4(S:0-1),shard:8`."""
-    total = 0
-    for entry in re.split(r",(?![^(]*\))", "" if text is None else text):
-        name, *parts = re.sub(r"\(.*\)$", "", entry).split(":")
-        if name == "gpu":
-            total += _count(where, place, parts[-1] if parts else "1", 0)
     if text is None:
         raise InputError(where, place, "no such column", "generic resources such as gpu:4 or (null)")
-    return total
+    entries = (re.sub(r"\(.*\)$", "", entry).split(":") for entry in re.split(r",(?![^(]*\))", text))
+    return sum(_count(where, place, parts[-1] or "0" if parts else "1") for name, *parts in entries if name == "gpu")
 
 
-def _tres(where: str, place: str, text: str) -> int | None:
-    """GPUs in trackable resources such as `cpu=72,mem=500G,gres/gpu=4,gres/gpu:gb200=4`; None if none are listed."""
-    counts = dict(entry.partition("=")[::2] for entry in text.split(","))
-    typed = [value for key, value in counts.items() if key.startswith("gres/gpu:")]
-    values = [counts["gres/gpu"]] if "gres/gpu" in counts else typed
-    return sum(_count(where, place, value, 0) for value in values) if values else None
-
-
-def _count(where: str, place: str, text: str | None, default: int) -> int:
-    if not text:
-        return default
+def _count(where: str, place: str, text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,12}", text):
         raise InputError(where, place, repr(text[:60]), "a whole number")
     return int(text)
@@ -258,11 +259,8 @@ def read_slurm(where: str, parts: Parts, options: Options) -> ClusterSnapshot:
     """The cluster of one topology and the states of its nodes.
 
     Slurm tells how much of a node is taken, not by whom: what is taken becomes one job per node, neither preemptible
-    nor movable. Nodes without GPUs and nodes that only the topology knows are left out, and noted.
-
-    Raises
-    ------
-    InputError : a missing half, a node in no block (unless `skip_unlabelled`) or described twice.
+    nor movable. Nodes without GPUs and nodes that only the topology knows are left out, and noted. `InputError` for a
+    missing half, a node in no block (unless `skip_unlabelled`) or described twice.
     """
     if len(parts.topologies) != 1 or not parts.nodes:
         found = f"{len(parts.topologies)} topologies and the states of {len(parts.nodes)} nodes"
