@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, takewhile
+from itertools import groupby
+from os.path import commonprefix
 from typing import Any
 
 from nvlenv.cluster.types import QueueSpec
@@ -58,8 +59,8 @@ def to_v1beta2(assignment: Assignment, by_prefix: bool = True) -> dict[str, Any]
     if not by_prefix:
         return {"levels": list(levels), "slices": single}
     split = [_slice(chunk) for run in _runs(levels, domains) for chunk in _chunks(run)]
-    if len(split) > 1 and len(domains) <= MAX_SLICE_DOMAINS and _size(single) < _size(split):
-        split = single
+    if len(split) > 1 and len(domains) <= MAX_SLICE_DOMAINS:
+        split = min(split, single, key=lambda slices: len(json.dumps(slices, separators=(",", ":"))))
     return {"levels": list(levels), "slices": split}
 
 
@@ -77,18 +78,11 @@ def _level(values: Sequence[str]) -> dict[str, Any]:
     """The values of one level; where prefix and suffix overlap in the shortest value, the prefix gives way."""
     if len(set(values)) == 1:
         return {"universal": values[0]}
-    suffix = _common_start([value[::-1] for value in values])[::-1]
-    prefix = _common_start(values)[: min(map(len, values)) - len(suffix)]
+    suffix = commonprefix([value[::-1] for value in values])[::-1]  # noqa: RUF071 - of letters, these are no paths
+    prefix = commonprefix(values)[: min(map(len, values)) - len(suffix)]  # noqa: RUF071
     roots = [value[len(prefix) : len(value) - len(suffix)] for value in values]
     ends = {"prefix": prefix, "suffix": suffix}
     return {"individual": {**{name: end for name, end in ends.items() if end}, "roots": roots}}
-
-
-def _common_start(values: Sequence[str]) -> str:
-    """What all values start with: what the first and the last in order do."""
-    first, last = min(values), max(values)
-    same = takewhile(lambda letters: letters[0] == letters[1], zip(first, last, strict=False))
-    return first[: sum(1 for _ in same)]
 
 
 def _runs(levels: Sequence[str], domains: Domains) -> list[Domains]:
@@ -114,10 +108,6 @@ def _prefixes(host: str) -> list[str]:
 def _chunks(run: Domains) -> Iterator[Domains]:
     for start in range(0, len(run), MAX_SLICE_DOMAINS):
         yield run[start : start + MAX_SLICE_DOMAINS]
-
-
-def _size(slices: list[dict[str, Any]]) -> int:
-    return len(json.dumps(slices, separators=(",", ":")))
 
 
 def parse_assignment(data: Any, where: str = "topologyAssignment") -> Assignment:
@@ -176,13 +166,8 @@ def _read_level(column: Field, count: int) -> list[str]:
     roots = list(individual["roots"])
     if len(roots) != count:
         raise individual["roots"].error(f"{count} texts, one per domain")
-    values = []
-    for root in roots:  # a root may be empty, a value may not
-        value = prefix + root.text(empty=True) + suffix
-        if not value:
-            raise root.error("a text")
-        values.append(value)
-    return values
+    ends = bool(prefix or suffix)  # a root may be empty, a value may not
+    return [prefix + root.text(empty=ends) + suffix for root in roots]
 
 
 def _read_counts(counts: Field, count: int) -> list[int]:
@@ -210,8 +195,16 @@ def node_selectors(assignment: Assignment) -> list[Selector]:
 def read_queue(queue: Field, gpu_resource: str, flavors: frozenset[str] | None) -> QueueSpec:
     """A ClusterQueue's GPU quota, summed over its flavors (over those named, if any are)."""
     spec = queue["spec"]
+    quotas = (
+        resource
+        for group in spec["resourceGroups"]
+        for flavor in group["flavors"]
+        if flavors is None or flavor["name"].text() in flavors
+        for resource in flavor["resources"]
+        if resource["name"].text() == gpu_resource
+    )
     nominal, limit = 0, 0
-    for resource in _gpu_quotas(spec, gpu_resource, flavors):
+    for resource in quotas:
         nominal += read_whole(resource["nominalQuota"])
         borrowing = resource["borrowingLimit"]
         limit = limit + read_whole(borrowing) if borrowing.present and limit >= 0 else -1
@@ -219,21 +212,8 @@ def read_queue(queue: Field, gpu_resource: str, flavors: frozenset[str] | None) 
     if strategy not in ("BestEffortFIFO", "StrictFIFO"):
         raise spec["queueingStrategy"].error("BestEffortFIFO or StrictFIFO")
     cohort = spec["cohortName"] if spec["cohortName"].present else spec["cohort"]  # v1beta2, v1beta1
-    return QueueSpec(
-        name=queue["metadata"]["name"].text(),
-        nominal=nominal,
-        cohort=cohort.text("", empty=True),
-        borrowing_limit=limit,
-        strict=strategy == "StrictFIFO",
-    )
-
-
-def _gpu_quotas(spec: Field, gpu_resource: str, flavors: frozenset[str] | None) -> Iterable[Field]:
-    for group in spec["resourceGroups"]:
-        for flavor in group["flavors"]:
-            if flavors is not None and flavor["name"].text() not in flavors:
-                continue
-            yield from (entry for entry in flavor["resources"] if entry["name"].text() == gpu_resource)
+    name, strict = queue["metadata"]["name"].text(), strategy == "StrictFIFO"
+    return QueueSpec(name, nominal, cohort.text("", empty=True), limit, strict)
 
 
 def read_local_queues(queues: Iterable[Field]) -> dict[str, str]:

@@ -62,7 +62,9 @@ def read_manifests(objects: Objects, gpu_resource: str) -> list[Job]:
     for kind, templates_of in READERS.items():
         for item in objects.get(kind, ()):
             named = _named(item, kind)
-            _misplaced(named["metadata"])
+            for key, field in named["metadata"]["annotations"].entries():
+                if key.startswith(PREFIX):  # Kueue does not look there
+                    raise field.error("it on the pod template (spec.template.metadata.annotations)", "it on the job")
             jobs.append(_job(named, templates_of(named, gpu_resource), objects, kind in SERVICES))
     groups = _pod_groups(objects.get("Pod", ()))
     return jobs + [_job(group[0], _of_pods(group, gpu_resource), objects, serves=False) for group in groups]
@@ -153,8 +155,9 @@ def _template(
 ) -> tuple[Field, PodSet]:
     """A pod template and its pod set; without a given request, the annotations say what it asks for."""
     asked, spec = request or _annotated(template["metadata"]), template["spec"]
+    gpus, cpu, memory = pod_demand(spec, gpu_resource)
     selector, tolerations = spec["nodeSelector"].texts(), read_tolerations(spec)
-    return template, PodSet(name, count, *pod_demand(spec, gpu_resource), *asked, selector, tolerations)
+    return template, PodSet(name, count, gpus, cpu, memory, *asked, selector, tolerations)
 
 
 def _job(item: Field, templates: Templates, objects: Objects, serves: bool) -> Job:
@@ -223,13 +226,6 @@ def _requested(field: Field) -> ShapeRequest:
     if not parts["unconstrained"].flag(False):
         parts["unconstrained"] = Field(field.where, None)
     return _checked(parts)
-
-
-def _misplaced(meta: Field) -> None:
-    """Raise for a topology annotation on the job itself, where Kueue does not look."""
-    for key, field in meta["annotations"].entries():
-        if key.startswith(PREFIX):
-            raise field.error("it on the pod template (spec.template.metadata.annotations)", found="it on the job")
 
 
 def _checked(parts: Mapping[str, Field]) -> ShapeRequest:

@@ -228,6 +228,11 @@ class _RequestForm(_Form):
     restart_hours: Number | None = None
 
 
+# Keys of a job that are fields of `Job`.
+AS_THEY_ARE = {"name", "namespace", "queue", "priority", "preemptible", "movable", "exclusive", "comm_fraction"}
+AS_THEY_ARE |= {"checkpoint_hours", "restart_hours"}
+
+
 def is_native_job(document: Field) -> bool:
     """Whether a document is a job: one says how many pods or GPUs it has."""
     return isinstance(document.value, dict) and ("pods" in document.value or "gpus" in document.value)
@@ -257,20 +262,8 @@ def read_native_job(document: Field) -> Job:
         own = form.leader
         leader = replace(workers, name="leader", pods=1, gpus_per_pod=own.gpus, cpu=own.cpu, memory=own.memory)
         pod_sets = (leader, workers)
-    return Job(
-        name=form.name,
-        pod_sets=pod_sets,
-        namespace=form.namespace,
-        queue=form.queue,
-        priority=form.priority,
-        estimate=form.estimate_hours,
-        preemptible=form.preemptible,
-        movable=form.movable,
-        exclusive=form.exclusive,
-        comm_fraction=form.comm_fraction,
-        checkpoint_hours=form.checkpoint_hours,
-        restart_hours=form.restart_hours,
-    )
+    same = {name: value for name, value in form if name in AS_THEY_ARE}
+    return Job(pod_sets=pod_sets, estimate=form.estimate_hours, **same)
 
 
 def _pods_and_gpus(form: _RequestForm, document: Field) -> tuple[int, int]:

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic_core import to_jsonable_python
-
 from nvlenv.cluster.hardware import HERO_SHARE, NETWORK, NVLINK, SLICE_NODES
 from nvlenv.common.errors import InputError
+from nvlenv.engine.model.answers import Answer
 from nvlenv.simulator.load import Rules
 
 
@@ -18,7 +17,7 @@ def _usual_weights() -> dict[int, float]:
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(Answer):
     """The defaults are those of the scenario lab-16, on which policies are trained."""
 
     slice_nodes: int = SLICE_NODES  # the slice that reservations and the policy's features speak of
@@ -51,11 +50,6 @@ class Settings:
             hero_share=self.hero_share,
             max_evictions=self.max_evictions,
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON data."""
-        data: dict[str, Any] = to_jsonable_python(self)
-        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Settings:
