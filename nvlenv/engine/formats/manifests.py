@@ -112,12 +112,7 @@ def _of_workload(workload: Field, gpu_resource: str) -> Templates:
     return templates
 
 
-READERS = {
-    "Job": _of_job,
-    "JobSet": _of_job_set,
-    **dict.fromkeys(SERVICES, _of_service),
-    "Workload": _of_workload,
-}
+READERS = {"Job": _of_job, "JobSet": _of_job_set, **dict.fromkeys(SERVICES, _of_service), "Workload": _of_workload}
 
 
 def _pod_groups(pods: Sequence[Field]) -> list[list[Field]]:

@@ -68,9 +68,9 @@ class _Options:
         """GPUs in `4`, `gb200:4` or, for --gres, `gpu:gb200:4`."""
         if name not in self.values:
             return None
-        entries = self.values[name].split(",")
-        listed = entries if name == "gres" else [f"gpu:{entry}" for entry in entries]
-        return gres_gpus(self.where, f"--{name}", ",".join(listed)) or None
+        kind = "" if name == "gres" else "gpu:"
+        listed = ",".join(kind + entry for entry in self.values[name].split(","))
+        return gres_gpus(self.where, f"--{name}", listed) or None
 
     def memory(self, name: str) -> int:
         """Bytes; Slurm's unit is the megabyte. 0 if it is not given."""

@@ -12,10 +12,6 @@ from nvlenv.engine.model.answers import Answer
 from nvlenv.simulator.load import Rules
 
 
-def _usual_weights() -> dict[int, float]:
-    return {4: 4.0, 3: 2.0}
-
-
 @dataclass(frozen=True)
 class Settings(Answer):
     """The defaults are those of the scenario lab-16, on which policies are trained."""
@@ -24,7 +20,7 @@ class Settings(Answer):
     hero_share: float = HERO_SHARE  # a job that asks for this share of the cluster is a hero
     max_evictions: int = 3  # a job that was evicted so often is not evicted again
     # Priority -> cost of a waiting GPU-hour of jobs that require a shape; 1 for other priorities and all other jobs.
-    weights: Mapping[int, float] = field(default_factory=_usual_weights)
+    weights: Mapping[int, float] = field(default_factory=lambda: {4: 4.0, 3: 2.0})
     by_priority: bool = True  # evict for priority also where free GPUs would not suffice; the simulator lets that wait
     estimate_hours: float = 24.0  # of a job that says nothing, from its start
     checkpoint_hours: float = 1.0  # of work between checkpoints, of a job that says nothing

@@ -149,11 +149,11 @@ class ClusterSnapshot:
         For example "256 idle GPUs unreachable: job batch/job/etl leaves too little cpu on 64 nodes in 9 of 12 racks".
         """
         racks = {node.name: self.rack_of(node) for node in self.nodes}
-        groups: dict[str, list[Unreachable]] = {}
+        groups = defaultdict[str, list[Unreachable]](list)
         for lost in self.unreachable(pod_cpu, pod_memory, pod_gpus):
             culprit = f"job {lost.job} leaves" if lost.job else "the node has"
             why = f"{culprit} too little {lost.reason}" if lost.reason in Resources._fields else lost.reason
-            groups.setdefault(why, []).append(lost)
+            groups[why].append(lost)
         lines = []
         for why, members in groups.items():
             gpus, touched = sum(lost.gpus for lost in members), {racks[lost.node] for lost in members}
