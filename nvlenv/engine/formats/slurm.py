@@ -57,13 +57,12 @@ class _Report:
     place: str
     values: Mapping[str, str]
 
-    def status(self, name: str, gpus: int, used_gpus: int, columns: Sequence[str]) -> NodeStatus:
-        """A node of it; the columns are those of its state, CPUs, CPUs in use, MiB and MiB in use."""
-        state, cpu, used_cpu, memory, used_memory = columns
-        cores, mebibytes = self.count(cpu, UNLIMITED // 1000), self.count(memory, UNLIMITED // MIB)
-        node = Node(name, (), gpus, 1000 * cores, MIB * mebibytes, state=self.state(state))
-        used = Pod(name, used_gpus, 1000 * self.count(used_cpu, 0), MIB * self.count(used_memory, 0))
-        return NodeStatus(self.where, node, used)
+    def status(self, name: str, state: NodeState, gpus: int, used_gpus: int, columns: Sequence[str]) -> NodeStatus:
+        """A node of it; the columns are those of its CPUs, CPUs in use, MiB and MiB in use."""
+        defaults = (UNLIMITED // 1000, 0, UNLIMITED // MIB, 0)
+        cpu, used_cpu, memory, used_memory = map(self.count, columns, defaults)
+        node = Node(name, (), gpus, 1000 * cpu, MIB * memory, state=state)
+        return NodeStatus(self.where, node, Pod(name, used_gpus, 1000 * used_cpu, MIB * used_memory))
 
     def state(self, column: str) -> NodeState:
         """The worst that a state with its flags says: `MIXED+DRAIN`, `idle*`, `DOWN*+CLOUD`."""
@@ -131,7 +130,8 @@ def _sinfo_line(where: str, place: str, header: list[str], line: str) -> Iterato
     report = _Report(where, place, row)
     gpus = report.gres("GRES")
     for name in expand_hosts(row["NODELIST"], where, f"{place}, NODELIST"):
-        yield report.status(name, gpus, _used(report, gpus), ("STATE", "CPUS", "CPUS(A/I/O/T)", "MEMORY", "ALLOCMEM"))
+        columns = ("CPUS", "CPUS(A/I/O/T)", "MEMORY", "ALLOCMEM")
+        yield report.status(name, report.state("STATE"), gpus, _used(report, gpus), columns)
 
 
 def _used(report: _Report, gpus: int) -> int:
@@ -157,8 +157,9 @@ def read_scontrol(where: str, text: str) -> list[NodeStatus]:
         fields["CPUTot"] = fields.get("CPUEfctv") or fields.get("CPUTot", "")
         for name in expand_hosts(fields["NodeName"], where, "NodeName"):
             report = _Report(where, f"node {name}", fields)
-            columns = ("State", "CPUTot", "CPUAlloc", "RealMemory", "AllocMem")
-            statuses.append(report.status(name, _configured(report), _allocated(report), columns))
+            state, gpus, used = report.state("State"), _configured(report), _allocated(report)
+            columns = ("CPUTot", "CPUAlloc", "RealMemory", "AllocMem")
+            statuses.append(report.status(name, state, gpus, used, columns))
     return statuses
 
 
@@ -171,11 +172,13 @@ def _allocated(report: _Report) -> int:
     if "GresUsed" in report.values:
         return report.gres("GresUsed")
     used = report.tres("AllocTRES")
+    if used is not None:
+        return used
     busy = report.values.get("CPUAlloc", "0") != "0"
-    if used is None and busy and report.tres("CfgTRES") is None and _configured(report):
+    if report.tres("CfgTRES") is None and _configured(report) and busy:
         expected = "the output of scontrol show node -d"
         raise InputError(report.where, report.place, "no GPUs in CfgTRES and no GresUsed", expected)
-    return used or 0
+    return 0
 
 
 def gres_gpus(where: str, place: str, text: str | None) -> int:
