@@ -147,16 +147,19 @@ def _join(gang: Gang, pod: Field, gpu_resource: str) -> None:
         gang.queue = next(filter(None, names), "")
     started = read_time(pod["status"]["startTime"])
     gang.start = min((time for time in (gang.start, started) if time is not None), default=None)
-    if gang.estimate is None:
-        gang.estimate = _hours(spec["activeDeadlineSeconds"])
+    _limit(gang, spec["activeDeadlineSeconds"])
 
 
 def _describe(gang: Gang, owner: Field) -> None:
     """What the Job or JobSet itself says: the queue label stands there, not on its pods."""
     gang.queue = gang.queue or owner["metadata"]["labels"].texts().get(QUEUE_LABEL, "")
     gang.uid = gang.uid or owner["metadata"]["uid"].text("")
+    _limit(gang, owner["spec"]["activeDeadlineSeconds"])
+
+
+def _limit(gang: Gang, seconds: Field) -> None:
     if gang.estimate is None:
-        gang.estimate = _hours(owner["spec"]["activeDeadlineSeconds"])
+        gang.estimate = _hours(seconds)
 
 
 def promised(gangs: list[Gang], objects: Objects, hosts: Mapping[str, str], gpu_resource: str) -> list[Gang]:
@@ -174,7 +177,8 @@ def promised(gangs: list[Gang], objects: Objects, hosts: Mapping[str, str], gpu_
         if not admission.present or _met(workload, "Finished").present:
             continue
         promises = list(_promises(workload, gpu_resource))
-        start, estimate = _met(workload, "Admitted")["lastTransitionTime"], spec["maximumExecutionTimeSeconds"]
+        start = read_time(_met(workload, "Admitted")["lastTransitionTime"])
+        estimate = _hours(spec["maximumExecutionTimeSeconds"])
         namespace, _, name = own = _key(workload, "workload")
         owner = _controller(meta)
         uid = owner[2] if owner else ""
@@ -184,8 +188,8 @@ def promised(gangs: list[Gang], objects: Objects, hosts: Mapping[str, str], gpu_
             gang = Gang(key if owner else own, uid or meta["uid"].text(""), key[1])
             result.append(gang)
         gang.queue, gang.admitted, gang.priority = admission["clusterQueue"].text(), True, spec["priority"].integer(0)
-        gang.start = read_time(start) if gang.start is None else gang.start
-        gang.estimate = _hours(estimate) if gang.estimate is None else gang.estimate
+        gang.start = start if gang.start is None else gang.start
+        gang.estimate = estimate if gang.estimate is None else gang.estimate
         gang.pods += [pod for promise in promises for pod in _absent(gang, hosts, *promise)]
     return result
 
