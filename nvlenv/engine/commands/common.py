@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nvlenv.common.commandline import DONE, option
-from nvlenv.engine.formats.options import ClusterOptions
+from nvlenv.engine.formats.load import ClusterOptions
 
 REFUSED = 3
 EXIT_CODES = f"exit codes: {DONE} placed or done, {REFUSED} refused (the answer says why), 2 bad input"

@@ -22,8 +22,8 @@ from kubernetes.watch.watch import iter_resp_lines
 from urllib3.exceptions import HTTPError
 
 from nvlenv.common.errors import InputError
+from nvlenv.engine.formats.options import Options
 from nvlenv.engine.gate.decide import GangDecision, Object, Release, decide_gangs, patch_of
-from nvlenv.engine.model.snapshot import Options
 from nvlenv.simulator.decision import Policy
 
 SETTLE_SECONDS = 0.2  # the pods of a gang come one by one; wait for the burst to end

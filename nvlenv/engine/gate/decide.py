@@ -26,9 +26,10 @@ from nvlenv.engine.formats.gangs import ENDED, Member, gang_job, read_member
 from nvlenv.engine.formats.kubernetes import read_kubernetes
 from nvlenv.engine.formats.kueue import parse_assignment, to_v1beta2
 from nvlenv.engine.formats.load import parse_job
+from nvlenv.engine.formats.options import Options
 from nvlenv.engine.formats.values import pod_demand
 from nvlenv.engine.model.answers import Placed
-from nvlenv.engine.model.snapshot import NodeState, Options
+from nvlenv.engine.model.snapshot import NodeState
 from nvlenv.policies.kueue.types import HOSTNAME, Assignment
 from nvlenv.simulator.decision import Policy
 

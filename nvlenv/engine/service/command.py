@@ -9,7 +9,8 @@ from pathlib import Path
 
 from nvlenv.common.commandline import DONE, option, parse
 from nvlenv.common.errors import InputError
-from nvlenv.engine.formats.options import LARGEST, ClusterOptions, PolicyOptions
+from nvlenv.engine.formats.load import ClusterOptions
+from nvlenv.engine.formats.options import LARGEST, PolicyOptions
 from nvlenv.engine.service.plans import PLAN_SECONDS
 
 PORT = 8420

@@ -482,7 +482,7 @@ def assert_holds(calls: list[tuple[str, Any]], policy: str) -> None:
 def assert_consistent(engine: PlacementEngine) -> None:
     """The book, the arrays and the snapshot agree, and no node gives more than it has."""
     snapshot, sim = engine.snapshot(), engine._live.sim
-    free = snapshot.free()
+    free = snapshot.free
     for number, place in enumerate(snapshot.nodes):
         held = sum(
             pod.gpus for job in snapshot.jobs if not job.verification for pod in job.pods if pod.node == place.name
