@@ -16,8 +16,7 @@ from agents.study.page import Study, bars_with_intervals, panels
 from agents.study.play import StudySettings, means
 from nvlenv.cluster.types import FloatArray, NodeEventKind
 from nvlenv.envs.scenario import Episode, Scenario, prepare
-from nvlenv.policies.play import play
-from nvlenv.policies.resolver import resolve_policy
+from nvlenv.policies.resolver import play, resolve_policy
 
 NAME = "maintenance"
 POLICY = "best-fit+easy+open"

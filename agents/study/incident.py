@@ -12,8 +12,7 @@ from agents.evaluation.figures import OKABE_ITO
 from agents.study.page import Study, panels, unframed
 from agents.study.play import StudySettings, means
 from nvlenv.envs.scenario import Scenario, prepare
-from nvlenv.policies.play import play
-from nvlenv.policies.resolver import resolve_policy
+from nvlenv.policies.resolver import play, resolve_policy
 from nvlenv.simulator.state import WAITING
 
 NAME = "verification-incident"

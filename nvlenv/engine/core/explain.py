@@ -15,10 +15,11 @@ from nvlenv.engine.core.kernels import count_states, score_racks
 from nvlenv.engine.core.live import Live
 from nvlenv.engine.core.parts import Part
 from nvlenv.engine.model.answers import Candidate, Cause
+from nvlenv.policies.heuristics.choose import Heuristic
 from nvlenv.policies.heuristics.packing import RULES
 from nvlenv.policies.heuristics.rule import NO_OPEN, OPEN_HERO, Rule
 from nvlenv.policies.inference import best_action
-from nvlenv.policies.resolver import Heuristic, policy_name
+from nvlenv.policies.resolver import policy_name
 from nvlenv.simulator.decision import Action, Decision, Policy
 from nvlenv.simulator.preemption import TAKEN
 

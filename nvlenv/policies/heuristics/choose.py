@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from nvlenv.common.kernel import inlined, kernel
-from nvlenv.policies.heuristics.opening import cheapest_open, open_by_rule
+from dataclasses import dataclass
+
+from nvlenv.common.kernel import compiled, inlined, kernel
+from nvlenv.policies.heuristics.modifiers import (
+    cheapest_open,
+    is_kept,
+    keeps_pool,
+    may_fill,
+    open_by_rule,
+    refresh_forecast,
+    tight_part,
+    waits_for_domain,
+    what_is_kept,
+)
 from nvlenv.policies.heuristics.packing import RULES, part_here
-from nvlenv.policies.heuristics.reservation import is_kept, keeps_pool, refresh_forecast, what_is_kept
-from nvlenv.policies.heuristics.spreading import may_fill, tight_part, waits_for_domain
-from nvlenv.simulator.state import written
+from nvlenv.policies.heuristics.rule import Rule
+from nvlenv.simulator.decision import Action, Decision
+from nvlenv.simulator.state import Sim, written
+from nvlenv.simulator.step import advance, step
 
 FORECASTS = tuple(each.forecast for each in RULES)  # by rule.packing: it needs forecasts
 
@@ -53,17 +66,39 @@ def _best_rack(sim, rule, kept):
     tight = rule.tight == 1 and sim.clock[0].reach > 0
     enough = tight_part(sim, rule, kept) if tight else 0
     seen = look(sim, rule)
-    best, best_part, best_a, best_b = -1, 0, 0.0, 0.0
+    best, best_keys = -1, (0, 0.0, 0.0)
     for r in range(len(sim.racks)):
         part = part_here(sim, r)
-        if not sim.mask[r] or is_kept(sim, rule, kept, r, part):
-            continue
-        if tight:
-            if part < enough:
-                continue
-            part = -part
-        a, b = rack_keys(sim, rule, r, seen)
-        better = part > best_part or (part == best_part and (a < best_a or (a == best_a and b < best_b)))
-        if best < 0 or better:
-            best, best_part, best_a, best_b = r, part, a, b
+        if sim.mask[r] and part >= enough and not is_kept(sim, rule, kept, r, part):
+            a, b = rack_keys(sim, rule, r, seen)
+            keys = part if tight else -part, a, b
+            if best < 0 or keys < best_keys:
+                best, best_keys = r, keys
     return best
+
+
+@compiled
+def play_rule(sim, rule):
+    """Play an episode to its end with a composed heuristic. Returns the number of decisions."""
+    decisions = 0
+    alive = advance(sim)
+    while alive:
+        decisions += 1
+        alive = step(sim, choose(sim, rule))
+    return decisions
+
+
+@dataclass(frozen=True)
+class Heuristic:
+    """A composed heuristic with the one policy signature."""
+
+    name: str
+    rule: Rule
+
+    def __call__(self, decision: Decision) -> Action:
+        """The action that the rule takes."""
+        return int(choose(decision.sim, self.rule))
+
+    def play(self, sim: Sim) -> None:
+        """Play an episode to its end inside compiled code."""
+        play_rule(sim, self.rule)
