@@ -7,7 +7,7 @@ argmax, and ties go to the lowest action: racks that look the same are taken in 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,9 +63,10 @@ def shapes(hidden: int) -> dict[str, tuple[int, ...]]:
 
 def work_space(racks: int, hidden: int) -> Work:
     """Zeroed work space for a cluster of so many racks and a network of this width."""
-    observation = [np.zeros(shape, np.float32) for shape in ((racks, N_RACK), N_JOB, N_CLUSTER)]
-    layers = [np.zeros(shape) for shape in ((racks, hidden), (racks, hidden), hidden, 3 * hidden)]
-    return Work(*observation, *layers, logits=np.zeros(2 * racks + 2))
+    observed = ((racks, N_RACK), N_JOB, N_CLUSTER)
+    layers = ((racks, hidden), (racks, hidden), hidden, 3 * hidden, 2 * racks + 2)
+    arrays: Any = (*(np.zeros(shape, np.float32) for shape in observed), *(np.zeros(shape) for shape in layers))
+    return Work(*arrays)
 
 
 @kernel
@@ -114,12 +115,6 @@ def copy(out, x):
 
 
 @kernel
-def _add(out, x, y):
-    for o in range(len(out)):
-        out[o] = x[o] + y[o]
-
-
-@kernel
 def compute_logits(w, work):
     """Fill work.logits from work.racks, work.job and work.cluster."""
     n, h = len(work.racks), len(w.in_bias)
@@ -141,16 +136,28 @@ def compute_logits(w, work):
         _add_product(work.second[r], work.first[r], w.mid, 0)
         _relu(work.second[r])
     _pool(work.second, work.racks, work.pooled)
-    for r in range(n):
-        out = work.logits[r : 2 * n : n]  # place, open
-        _add(out, w.rack_bias, w.prior_rack_bias)
-        _add_product(out, work.second[r], w.rack_head, 0)
-        _add_product(out, work.racks[r], w.prior_rack, 0)
-    out = work.logits[2 * n :]  # fill, hold
-    _add(out, w.global_bias, w.prior_global_bias)
+    _rack_logits(w, work)
+    out = work.logits[2 * n :]
+    for k in range(2):
+        out[k] = w.global_bias[k] + w.prior_global_bias[k]
     _add_product(out, work.pooled, w.global_head, 0)
     _add_product(out, work.job, w.prior_global, 0)
     _add_product(out, work.cluster, w.prior_global, len(work.job))
+
+
+@kernel
+def _rack_logits(w, work):
+    n = len(work.racks)
+    for r in range(n):
+        place = w.rack_bias[0] + w.prior_rack_bias[0]
+        opened = w.rack_bias[1] + w.prior_rack_bias[1]
+        for i in range(work.second.shape[1]):
+            place += work.second[r, i] * w.rack_head[i, 0]
+            opened += work.second[r, i] * w.rack_head[i, 1]
+        for i in range(work.racks.shape[1]):
+            place += work.racks[r, i] * w.prior_rack[i, 0]
+            opened += work.racks[r, i] * w.prior_rack[i, 1]
+        work.logits[r], work.logits[n + r] = place, opened
 
 
 @kernel

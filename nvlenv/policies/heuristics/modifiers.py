@@ -106,8 +106,14 @@ def is_kept(sim, rule, kept, r, pods):
     reserved, ready = kept
     if reserved and sim.racks[r].reserved == 1 and (rule.easy_spare == 0 or _delays_target(sim, r, pods)):
         return True
-    whole, size = sim.cap[r, sim.cap.shape[1] - 1], sim.clock[0].slice_nodes  # a ready rack keeps its last free slice
-    return ready and whole >= size and whole - nodes_taken(sim, r, pods) < size
+    return ready and _breaks_ready_rack(sim, r, pods)
+
+
+@inlined
+def _breaks_ready_rack(sim, r, pods):
+    """True if the pods take the rack's last free standard slice."""
+    whole, size = sim.cap[r, sim.cap.shape[1] - 1], sim.clock[0].slice_nodes
+    return whole >= size and whole - nodes_taken(sim, r, pods) < size
 
 
 @kernel
@@ -219,11 +225,11 @@ def open_by_rule(sim, rule):
 @kernel
 def cheapest_open(sim):
     """The rack with the fewest GPUs evicted, then the least lost work, then the lower index; -1: none is legal."""
-    best, best_cost = -1, (np.inf, np.inf)
-    for r in range(len(sim.racks)):
-        cost = sim.open_gpus[r], sim.open_lost[r]
-        if sim.mask[len(sim.racks) + r] and (best < 0 or cost < best_cost):
-            best, best_cost = r, cost
+    gpus, lost, racks, best = sim.open_gpus, sim.open_lost, len(sim.racks), -1
+    for r in range(racks):
+        cheaper = best < 0 or gpus[r] < gpus[best] or (gpus[r] == gpus[best] and lost[r] < lost[best])
+        if sim.mask[racks + r] and cheaper:
+            best = r
     return best
 
 
