@@ -10,7 +10,6 @@ A function from `Decision` to `Action` is a policy as it is.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from nvlenv.common.config import CONFIG_ROOTS, read_yaml
 from nvlenv.common.errors import InputError
@@ -69,18 +68,13 @@ def baseline_name(scenario: str) -> str:
     return UNTUNED
 
 
-@runtime_checkable
-class Player(Protocol):
-    """A policy that can play to the end by itself, as heuristics and policy files do inside one compiled loop."""
-
-    def play(self, sim: Sim) -> None:
-        """Play from the start of the episode to the end of the window."""
-        ...
-
-
 def play(policy: Policy, sim: Sim) -> None:
-    """Play from the start of the episode to the end of the window; a policy that cannot is asked for each decision."""
-    if isinstance(policy, Player):
+    """Play from the start of the episode to the end of the window.
+
+    A policy with a method `play` does so by itself, heuristics and policy files inside one compiled loop; any other is
+    asked decision by decision.
+    """
+    if hasattr(policy, "play"):
         policy.play(sim)
         return
     layout = ActionLayout(len(sim.racks))

@@ -31,7 +31,10 @@ from nvlenv.simulator.forecast import is_sizeable, predicted_end, refresh_for, t
 from nvlenv.simulator.occupancy import tightest_node
 from nvlenv.simulator.preemption import may_evict
 
-COST = 0  # row of scratch_float: what opening each rack costs by the hero controller's rule
+ORDER, COST = (
+    0,
+    1,
+)  # rows of scratch_float: see `_next_rack`; what opening each rack costs by the hero controller's rule
 
 
 @kernel
@@ -149,13 +152,15 @@ def _is_free_at_shadow(sim, n):
 @kernel
 def may_fill(sim, rule, kept):
     """True if `fill` is legal and none of the holes that it would fill is kept: fullest racks first, as `fill` goes."""
-    c = sim.clock[0]
-    if not sim.mask[2 * len(sim.racks)]:
-        return False
+    c, order = sim.clock[0], sim.scratch_float[ORDER, : len(sim.racks)]
+    if not sim.mask[2 * len(sim.racks)] or not (kept[0] or kept[1]):
+        return sim.mask[2 * len(sim.racks)]
     p, domain = sim.jobs[c.current].pod_gpus, fill_domain(sim, c.current)
+    for r in range(len(order)):
+        order[r] = sim.cap[r, 1] if sim.cap[r, p] > 0 and domain in sim.ancestors[r] else np.inf
     left, last = c.pods_left, -1
-    while left > 0 and (kept[0] or kept[1]):
-        last = _next_fullest(sim, p, domain, last)
+    while left > 0:
+        last = _next_rack(order, last)
         part = min(left, sim.cap[last, p])
         if is_kept(sim, rule, kept, last, part):
             return False
@@ -164,47 +169,29 @@ def may_fill(sim, rule, kept):
 
 
 @kernel
-def _next_fullest(sim, p, domain, last):
-    """The rack of a domain that `fill` turns to after rack `last` (-1: first): the next by free GPUs, then by index."""
-    best = -1
-    for r in range(len(sim.racks)):
-        free = sim.cap[r, 1]
-        later = last < 0 or free > sim.cap[last, 1] or (free == sim.cap[last, 1] and r > last)
-        if later and sim.cap[r, p] > 0 and (best < 0 or free < sim.cap[best, 1]) and _is_inside(sim, r, domain):
-            best = r
-    return best
-
-
-@kernel
-def _is_inside(sim, r, domain):
-    for height in range(sim.ancestors.shape[1]):
-        if sim.ancestors[r, height] == domain:
-            return True
-    return False
-
-
-@kernel
 def tight_part(sim, rule, kept):
     """The least pods of a spread that one rack must take now so that the rest still fits the fewest racks.
 
     More than any rack takes if the allowed racks do not hold all of it.
     """
-    left, last = sim.clock[0].pods_left, _next_roomiest(sim, rule, kept, -1)
+    order = sim.scratch_float[ORDER, : len(sim.racks)]  # the roomiest first
+    for r in range(len(order)):
+        part = part_here(sim, r)
+        order[r] = -part if sim.mask[r] and not is_kept(sim, rule, kept, r, part) else np.inf
+    left, last = sim.clock[0].pods_left, _next_rack(order, -1)
     while last >= 0 and part_here(sim, last) < left:
         left -= part_here(sim, last)
-        last = _next_roomiest(sim, rule, kept, last)
+        last = _next_rack(order, last)
     return left if last >= 0 else sim.clock[0].pods_left + 1
 
 
 @kernel
-def _next_roomiest(sim, rule, kept, last):
-    """The allowed rack with the most room after rack `last` (-1: first), lower index first; -1: no more."""
+def _next_rack(order, last):
+    """The rack that comes after rack `last` (-1: first) by `order`, then by index; -1: only inf is left."""
     best = -1
-    for r in range(len(sim.racks)):
-        room = part_here(sim, r)
-        later = last < 0 or room < part_here(sim, last) or (room == part_here(sim, last) and r > last)
-        better = best < 0 or room > part_here(sim, best)
-        if sim.mask[r] and later and better and not is_kept(sim, rule, kept, r, room):
+    for r in range(len(order)):
+        later = last < 0 or order[r] > order[last] or (order[r] == order[last] and r > last)
+        if later and order[r] < np.inf and (best < 0 or order[r] < order[best]):
             best = r
     return best
 
@@ -241,20 +228,20 @@ def _hero_open(sim):
     has already run; five times that if it is from another queue. Everything in the chosen rack is evicted.
     The block is that in which the job has begun, else the one that can be opened for all of it at the least cost.
     """
-    racks = len(sim.racks)
-    for r in range(racks):
-        sim.scratch_float[COST, r] = _hero_cost(sim, r) if sim.mask[racks + r] else np.inf
+    for r in range(len(sim.racks)):
+        sim.scratch_float[COST, r] = _hero_cost(sim, r) if sim.mask[len(sim.racks) + r] else np.inf
     first = sim.jobs[sim.clock[0].current].first_gpu  # of the last slice placed; -1: none is yet
     if first >= 0:
         block = _block(sim, sim.nodes[first // (sim.cap.shape[1] - 1)].rack)
     else:
         block = _cheapest_block(sim)
-    best = _next_cheapest(sim, block, -1)
-    return best if best >= 0 else _next_cheapest(sim, -1, -1)
+    best = _cheapest_in(sim, block)
+    return best if best >= 0 else _cheapest_in(sim, -1)
 
 
 @kernel
 def _hero_cost(sim, r):
+    """What opening rack r costs by the hero controller's rule."""
     c, g = sim.clock[0], sim.cap.shape[1] - 1
     opener, cost = sim.jobs[c.current], 0.0
     gpus = (sim.racks[r].node1 - sim.racks[r].node0) * g
@@ -280,15 +267,12 @@ def _block(sim, r):
 
 
 @kernel
-def _next_cheapest(sim, block, last):
-    """The legal rack of a block (-1: of any) that comes after rack `last` (-1: first) by COST, then index; -1: none."""
-    cost, best = sim.scratch_float[COST], -1
-    for r in range(len(sim.racks)):
-        later = last < 0 or cost[r] > cost[last] or (cost[r] == cost[last] and r > last)
-        inside = block < 0 or _block(sim, r) == block
-        if inside and later and cost[r] < np.inf and (best < 0 or cost[r] < cost[best]):
-            best = r
-    return best
+def _cheapest_in(sim, block):
+    """The rack of a block (-1: of any) that costs the least to open, -1 if none is legal; the others then follow it."""
+    order = sim.scratch_float[ORDER, : len(sim.racks)]
+    for r in range(len(order)):
+        order[r] = sim.scratch_float[COST, r] if block < 0 or _block(sim, r) == block else np.inf
+    return _next_rack(order, -1)
 
 
 @kernel
@@ -310,8 +294,8 @@ def _cost_of_block(sim, block):
         if _block(sim, r) == block:
             free += sim.cap[r, g] // sim.jobs[c.current].slice_pods
     cost, last = 0.0, -1
-    for _ in range(c.slices_left - free):
-        last = _next_cheapest(sim, block, last)
+    for k in range(c.slices_left - free):
+        last = _cheapest_in(sim, block) if k == 0 else _next_rack(sim.scratch_float[ORDER, : len(sim.racks)], last)
         if last < 0:
             return np.inf
         cost += sim.scratch_float[COST, last]

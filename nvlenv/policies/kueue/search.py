@@ -64,23 +64,21 @@ def assign_to_leaves(levels: Levels, parameters: AssignmentParameters) -> list[A
     return descend(assigned, level, len(levels) - 1, parameters, pooled=True)
 
 
-def sorted_domains(states: Sequence[DomainState], parameters: AssignmentParameters) -> list[DomainState]:
+def sorted_domains(
+    states: Sequence[DomainState], parameters: AssignmentParameters, with_leader: bool = False
+) -> list[DomainState]:
     """In the order in which workers fill them: BestFit has most slices first, LeastFreeCapacity fewest.
 
     Both prefer fewer pods at equal slices, then names. Preferred nodes come before all that; without the gate for them
-    all domains are equally preferred.
+    all domains are equally preferred. For workers with their leader, domains that can host it come first of all.
     """
-    sign = -1 if parameters.best_fit else 1
-    return sorted(states, key=lambda s: (-s.affinity_score, sign * s.slice_count, s.pod_count, s.domain.rank))
-
-
-def sorted_with_leader(states: Sequence[DomainState], parameters: AssignmentParameters) -> list[DomainState]:
-    """The same order for a leader with its workers, domains that can host the leader first."""
     sign = -1 if parameters.best_fit else 1
 
     def key(s: DomainState) -> tuple[int, int, int, int, int]:
-        slices = sign * s.slice_count_with_leader
-        return -s.leader_count, -s.affinity_score, slices, s.pod_count_with_leader, s.domain.rank
+        if with_leader:
+            slices = sign * s.slice_count_with_leader
+            return -s.leader_count, -s.affinity_score, slices, s.pod_count_with_leader, s.domain.rank
+        return 0, -s.affinity_score, sign * s.slice_count, s.pod_count, s.domain.rank
 
     return sorted(states, key=key)
 
@@ -102,7 +100,7 @@ def search(levels: Levels, parameters: AssignmentParameters) -> tuple[int, list[
     """
     level, remaining = parameters.level, Remaining(parameters.slice_count, parameters.leader_count)
     while True:
-        ordered = sorted_with_leader(levels[level], parameters)
+        ordered = sorted_domains(levels[level], parameters, with_leader=True)
         state = _one_domain(ordered, remaining, parameters)
         if state is not None:
             return level, [state]
@@ -253,7 +251,7 @@ def greedy(states: Sequence[DomainState], parameters: AssignmentParameters) -> G
     left, used, last = parameters.slice_count, 0, None
     least = []  # what the domains at the end of either order hold
     if parameters.leader_count:
-        host, *states = sorted_with_leader(states, parameters)
+        host, *states = sorted_domains(states, parameters, with_leader=True)
         if not host.leader_count:
             return None
         left, used = left - host.slice_count_with_leader, 1
@@ -390,7 +388,7 @@ def _level_out(states: list[DomainState], threshold: int, parameters: Assignment
         return None
     leaders = parameters.leader_count
     assigned = []
-    for state in sorted_with_leader(chosen, parameters):
+    for state in sorted_domains(chosen, parameters, with_leader=True):
         more = min((state.slice_count_with_leader if leaders else state.slice_count) - threshold, extra)
         assigned.append(Assigned(state, (threshold + more) * parameters.slice_size, leaders))
         extra, leaders = extra - more, 0
