@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nvlenv.common.kernel import compiled, inlined, kernel
-from nvlenv.policies.heuristics import modifiers
+from nvlenv.policies.heuristics.modifiers import (
+    cheapest_open,
+    is_kept,
+    keeps_pool,
+    may_fill,
+    open_by_rule,
+    refresh_forecast,
+    tight_part,
+    waits_for_domain,
+    what_is_kept,
+)
 from nvlenv.policies.heuristics.packing import RULES, part_here
 from nvlenv.policies.heuristics.rule import Rule
 from nvlenv.simulator.decision import Action, Decision
@@ -31,18 +41,18 @@ def choose(sim, rule):
     hold = 2 * len(sim.racks) + 1
     may_hold = sim.mask[hold]
     if rule.easy == 1 or rule.drain == 1 or FORECASTS[rule.packing]:
-        modifiers.refresh_forecast(sim, rule)
-    if may_hold and (modifiers.waits_for_domain(sim, rule) or modifiers.keeps_pool(sim, rule)):
+        refresh_forecast(sim, rule)
+    if may_hold and (waits_for_domain(sim, rule) or keeps_pool(sim, rule)):
         return hold
-    kept = modifiers.what_is_kept(sim, rule) if may_hold else (False, False)
-    if rule.fill == 1 and modifiers.may_fill(sim, rule, kept):
+    kept = what_is_kept(sim, rule) if may_hold else (False, False)
+    if rule.fill == 1 and may_fill(sim, rule, kept):
         return 2 * len(sim.racks)
     best = _best_rack(sim, rule, kept)
     if best >= 0:
         return best
-    opened = modifiers.open_by_rule(sim, rule)
+    opened = open_by_rule(sim, rule)
     if opened < 0 and not may_hold:
-        opened = len(sim.racks) + modifiers.cheapest_open(sim)
+        opened = len(sim.racks) + cheapest_open(sim)
     return opened if opened >= 0 else hold
 
 
@@ -54,12 +64,12 @@ def _best_rack(sim, rule, kept):
     does not cost another rack.
     """
     tight = rule.tight == 1 and sim.clock[0].reach > 0
-    enough = modifiers.tight_part(sim, rule, kept) if tight else 0
+    enough = tight_part(sim, rule, kept) if tight else 0
     seen = look(sim, rule)
     best, best_part, best_a, best_b = -1, 0, 0.0, 0.0
     for r in range(len(sim.racks)):
         part = part_here(sim, r)
-        if not sim.mask[r] or modifiers.is_kept(sim, rule, kept, r, part):
+        if not sim.mask[r] or is_kept(sim, rule, kept, r, part):
             continue
         if tight:
             if part < enough:

@@ -31,32 +31,23 @@ from nvlenv.simulator.forecast import is_sizeable, predicted_end, refresh_for, t
 from nvlenv.simulator.occupancy import tightest_node
 from nvlenv.simulator.preemption import may_evict
 
-ORDER, COST = (
-    0,
-    1,
-)  # rows of scratch_float: see `_next_rack`; what opening each rack costs by the hero controller's rule
+COST = 0  # row of scratch_float: what opening each rack costs by the hero controller's rule
+
+
+# Who waits, and which racks are kept for others
+
+
+@inlined
+def waited(sim):
+    """Hours that the job at hand has waited in all."""
+    job = sim.jobs[sim.clock[0].current]
+    return job.waited + sim.clock[0].now - job.queued
 
 
 @kernel
 def refresh_forecast(sim, rule):
     """Bring forecasts and the reservation that the rule asks for up to date."""
     refresh_for(sim, target_size(sim, rule.easy_slices, rule.easy_share), rule.easy_patience)
-
-
-# Who waits
-
-
-@inlined
-def _waited(sim):
-    """Hours that the job at hand has waited in all."""
-    job = sim.jobs[sim.clock[0].current]
-    return job.waited + sim.clock[0].now - job.queued
-
-
-@inlined
-def waits_for_domain(sim, rule):
-    """True if the delay rule lets the job at hand wait instead of spreading beyond its level."""
-    return _waited(sim) < rule.delay_hours and may_wait_for_domain(sim)
 
 
 @inlined
@@ -69,17 +60,8 @@ def keeps_pool(sim, rule):
     return job.first_gpu < 0 and c.now + job.estimate_error * job.work > max(c.now, c.pool_start) + rule.drain_hours
 
 
-# Which racks are kept for others
-
-
 @inlined
-def what_is_kept(sim, rule):
-    """Two flags for the job at hand: keep out of reserved racks; break no hero-ready rack."""
-    return rule.easy == 1 and _outlasts_target(sim), holds_back(sim, rule)
-
-
-@inlined
-def _outlasts_target(sim):
+def outlasts_target(sim):
     """True if the job at hand would still run when the target could start."""
     c = sim.clock[0]
     job = sim.jobs[c.current]
@@ -91,16 +73,13 @@ def holds_back(sim, rule):
     """True if the hold rule applies to the job at hand: hero-ready racks are scarce, and it is small and young."""
     if rule.hold_racks == 0 or sim.jobs[sim.clock[0].current].gpus > rule.hold_nodes * (sim.cap.shape[1] - 1):
         return False
-    return _waited(sim) < rule.hold_hours and _ready_racks(sim) <= rule.hold_racks
+    return waited(sim) < rule.hold_hours and _ready_racks(sim) <= rule.hold_racks
 
 
-@kernel
-def _ready_racks(sim):
-    """Racks with a free standard slice."""
-    count, g = 0, sim.cap.shape[1] - 1
-    for r in range(len(sim.racks)):
-        count += int(sim.cap[r, g] >= sim.clock[0].slice_nodes)
-    return count
+@inlined
+def what_is_kept(sim, rule):
+    """Two flags for the job at hand: keep out of reserved racks; break no hero-ready rack."""
+    return rule.easy == 1 and outlasts_target(sim), holds_back(sim, rule)
 
 
 @inlined
@@ -110,6 +89,15 @@ def is_kept(sim, rule, kept, r, pods):
     if reserved and sim.racks[r].reserved == 1 and (rule.easy_spare == 0 or _delays_target(sim, r, pods)):
         return True
     return ready and _breaks_ready_rack(sim, r, pods)
+
+
+@kernel
+def _ready_racks(sim):
+    """Racks with a free standard slice."""
+    count, g = 0, sim.cap.shape[1] - 1
+    for r in range(len(sim.racks)):
+        count += int(sim.cap[r, g] >= sim.clock[0].slice_nodes)
+    return count
 
 
 @inlined
@@ -152,15 +140,13 @@ def _is_free_at_shadow(sim, n):
 @kernel
 def may_fill(sim, rule, kept):
     """True if `fill` is legal and none of the holes that it would fill is kept: fullest racks first, as `fill` goes."""
-    c, order = sim.clock[0], sim.scratch_float[ORDER, : len(sim.racks)]
-    if not sim.mask[2 * len(sim.racks)] or not (kept[0] or kept[1]):
-        return sim.mask[2 * len(sim.racks)]
+    c = sim.clock[0]
+    if not sim.mask[2 * len(sim.racks)]:
+        return False
     p, domain = sim.jobs[c.current].pod_gpus, fill_domain(sim, c.current)
-    for r in range(len(order)):
-        order[r] = sim.cap[r, 1] if sim.cap[r, p] > 0 and domain in sim.ancestors[r] else np.inf
     left, last = c.pods_left, -1
-    while left > 0:
-        last = _next_rack(order, last)
+    while left > 0 and (kept[0] or kept[1]):
+        last = _next_fullest(sim, p, domain, last)
         part = min(left, sim.cap[last, p])
         if is_kept(sim, rule, kept, last, part):
             return False
@@ -169,31 +155,55 @@ def may_fill(sim, rule, kept):
 
 
 @kernel
+def _next_fullest(sim, p, domain, last):
+    """The rack of a domain that `fill` turns to after rack `last` (-1: first): the next by free GPUs, then by index."""
+    best = -1
+    for r in range(len(sim.racks)):
+        free = sim.cap[r, 1]
+        later = last < 0 or free > sim.cap[last, 1] or (free == sim.cap[last, 1] and r > last)
+        if later and sim.cap[r, p] > 0 and (best < 0 or free < sim.cap[best, 1]) and _is_inside(sim, r, domain):
+            best = r
+    return best
+
+
+@kernel
+def _is_inside(sim, r, domain):
+    for height in range(sim.ancestors.shape[1]):
+        if sim.ancestors[r, height] == domain:
+            return True
+    return False
+
+
+@kernel
 def tight_part(sim, rule, kept):
     """The least pods of a spread that one rack must take now so that the rest still fits the fewest racks.
 
     More than any rack takes if the allowed racks do not hold all of it.
     """
-    order = sim.scratch_float[ORDER, : len(sim.racks)]  # the roomiest first
-    for r in range(len(order)):
-        part = part_here(sim, r)
-        order[r] = -part if sim.mask[r] and not is_kept(sim, rule, kept, r, part) else np.inf
-    left, last = sim.clock[0].pods_left, _next_rack(order, -1)
+    left, last = sim.clock[0].pods_left, _next_roomiest(sim, rule, kept, -1)
     while last >= 0 and part_here(sim, last) < left:
         left -= part_here(sim, last)
-        last = _next_rack(order, last)
+        last = _next_roomiest(sim, rule, kept, last)
     return left if last >= 0 else sim.clock[0].pods_left + 1
 
 
 @kernel
-def _next_rack(order, last):
-    """The rack that comes after rack `last` (-1: first) by `order`, then by index; -1: only inf is left."""
+def _next_roomiest(sim, rule, kept, last):
+    """The allowed rack with the most room after rack `last` (-1: first), lower index first; -1: no more."""
     best = -1
-    for r in range(len(order)):
-        later = last < 0 or order[r] > order[last] or (order[r] == order[last] and r > last)
-        if later and order[r] < np.inf and (best < 0 or order[r] < order[best]):
+    for r in range(len(sim.racks)):
+        room = part_here(sim, r)
+        later = last < 0 or room < part_here(sim, last) or (room == part_here(sim, last) and r > last)
+        better = best < 0 or room > part_here(sim, best)
+        if sim.mask[r] and later and better and not is_kept(sim, rule, kept, r, room):
             best = r
     return best
+
+
+@inlined
+def waits_for_domain(sim, rule):
+    """True if the delay rule lets the job at hand wait instead of spreading beyond its level."""
+    return waited(sim) < rule.delay_hours and may_wait_for_domain(sim)
 
 
 # Which rack is opened
@@ -205,74 +215,53 @@ def open_by_rule(sim, rule):
     if rule.open == NO_OPEN:
         return -1
     sim.clock[0].evict_whole_rack = int(rule.open == OPEN_HERO)
-    r = _hero_open(sim) if rule.open == OPEN_HERO else cheapest_open(sim)
+    r = hero_open(sim) if rule.open == OPEN_HERO else cheapest_open(sim)
     return len(sim.racks) + r if r >= 0 else -1
 
 
 @kernel
 def cheapest_open(sim):
     """The rack with the fewest GPUs evicted, then the least lost work, then the lower index; -1: none is legal."""
-    gpus, lost, racks, best = sim.open_gpus, sim.open_lost, len(sim.racks), -1
+    racks, best = len(sim.racks), -1
     for r in range(racks):
-        cheaper = best < 0 or gpus[r] < gpus[best] or (gpus[r] == gpus[best] and lost[r] < lost[best])
-        if sim.mask[racks + r] and cheaper:
+        if sim.mask[racks + r] and (best < 0 or _is_cheaper(sim, r, best)):
             best = r
     return best
 
 
 @kernel
-def _hero_open(sim):
+def _is_cheaper(sim, a, b):
+    if sim.open_gpus[a] != sim.open_gpus[b]:
+        return sim.open_gpus[a] < sim.open_gpus[b]
+    return sim.open_lost[a] < sim.open_lost[b]
+
+
+@kernel
+def hero_open(sim):
     """The hero controller's rule: racks are chosen greedily by the cost of their victims, in one block if possible.
 
     A victim costs 0.7 of its priority share, 0.2 of its share of the rack's GPUs and 0.1 run / (run + 6 h) for what it
     has already run; five times that if it is from another queue. Everything in the chosen rack is evicted.
     The block is that in which the job has begun, else the one that can be opened for all of it at the least cost.
     """
+    racks = len(sim.racks)
+    for r in range(racks):
+        sim.scratch_float[COST, r] = _hero_cost(sim, r) if sim.mask[racks + r] else np.inf
+    block = _block_begun(sim)
+    best = _next_cheapest(sim, block, -1) if block >= 0 else _next_cheapest(sim, _cheapest_block(sim), -1)
+    return best if best >= 0 else _next_cheapest(sim, -1, -1)
+
+
+@kernel
+def _next_cheapest(sim, block, last):
+    """The legal rack of a block (-1: of any) that comes after rack `last` (-1: first) by COST, then index; -1: none."""
+    cost, best = sim.scratch_float[COST], -1
     for r in range(len(sim.racks)):
-        sim.scratch_float[COST, r] = _hero_cost(sim, r) if sim.mask[len(sim.racks) + r] else np.inf
-    first = sim.jobs[sim.clock[0].current].first_gpu  # of the last slice placed; -1: none is yet
-    if first >= 0:
-        block = _block(sim, sim.nodes[first // (sim.cap.shape[1] - 1)].rack)
-    else:
-        block = _cheapest_block(sim)
-    best = _cheapest_in(sim, block)
-    return best if best >= 0 else _cheapest_in(sim, -1)
-
-
-@kernel
-def _hero_cost(sim, r):
-    """What opening rack r costs by the hero controller's rule."""
-    c, g = sim.clock[0], sim.cap.shape[1] - 1
-    opener, cost = sim.jobs[c.current], 0.0
-    gpus = (sim.racks[r].node1 - sim.racks[r].node0) * g
-    c.stamp += 1
-    for slot in range(sim.racks[r].node0 * g, sim.racks[r].node1 * g):
-        v = sim.gpu_job[slot]
-        if v < 0 or sim.jobs[v].mark == c.stamp:
-            continue
-        victim = sim.jobs[v]
-        victim.mark = c.stamp
-        if not may_evict(sim, c.current, v) and victim.movable == 0:
-            continue
-        run = c.now - victim.start
-        share = 0.7 * max(0, victim.priority) / max(1, opener.priority)
-        share += 0.2 * min(1.0, victim.gpus / gpus) + 0.1 * run / (run + 6.0)
-        cost += share * (5.0 if victim.queue != opener.queue else 1.0)
-    return cost
-
-
-@kernel
-def _block(sim, r):
-    return sim.ancestors[r, min(1, sim.ancestors.shape[1] - 1)]
-
-
-@kernel
-def _cheapest_in(sim, block):
-    """The rack of a block (-1: of any) that costs the least to open, -1 if none is legal; the others then follow it."""
-    order = sim.scratch_float[ORDER, : len(sim.racks)]
-    for r in range(len(order)):
-        order[r] = sim.scratch_float[COST, r] if block < 0 or _block(sim, r) == block else np.inf
-    return _next_rack(order, -1)
+        later = last < 0 or cost[r] > cost[last] or (cost[r] == cost[last] and r > last)
+        inside = block < 0 or _block(sim, r) == block
+        if inside and later and cost[r] < np.inf and (best < 0 or cost[r] < cost[best]):
+            best = r
+    return best
 
 
 @kernel
@@ -294,9 +283,42 @@ def _cost_of_block(sim, block):
         if _block(sim, r) == block:
             free += sim.cap[r, g] // sim.jobs[c.current].slice_pods
     cost, last = 0.0, -1
-    for k in range(c.slices_left - free):
-        last = _cheapest_in(sim, block) if k == 0 else _next_rack(sim.scratch_float[ORDER, : len(sim.racks)], last)
+    for _ in range(c.slices_left - free):
+        last = _next_cheapest(sim, block, last)
         if last < 0:
             return np.inf
         cost += sim.scratch_float[COST, last]
+    return cost
+
+
+@kernel
+def _block(sim, r):
+    return sim.ancestors[r, min(1, sim.ancestors.shape[1] - 1)]
+
+
+@kernel
+def _block_begun(sim):
+    """The block that holds the last slice placed of the job at hand; -1: nothing is placed yet."""
+    first = sim.jobs[sim.clock[0].current].first_gpu
+    return _block(sim, sim.nodes[first // (sim.cap.shape[1] - 1)].rack) if first >= 0 else -1
+
+
+@kernel
+def _hero_cost(sim, r):
+    c, g = sim.clock[0], sim.cap.shape[1] - 1
+    opener, cost = sim.jobs[c.current], 0.0
+    gpus = (sim.racks[r].node1 - sim.racks[r].node0) * g
+    c.stamp += 1
+    for slot in range(sim.racks[r].node0 * g, sim.racks[r].node1 * g):
+        v = sim.gpu_job[slot]
+        if v < 0 or sim.jobs[v].mark == c.stamp:
+            continue
+        victim = sim.jobs[v]
+        victim.mark = c.stamp
+        if not may_evict(sim, c.current, v) and victim.movable == 0:
+            continue
+        run = c.now - victim.start
+        share = 0.7 * max(0, victim.priority) / max(1, opener.priority)
+        share += 0.2 * min(1.0, victim.gpus / gpus) + 0.1 * run / (run + 6.0)
+        cost += share * (5.0 if victim.queue != opener.queue else 1.0)
     return cost
