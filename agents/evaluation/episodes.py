@@ -18,8 +18,7 @@ from nvlenv.common.errors import InputError
 from nvlenv.envs.scenario import Episode, Scenario, load_scenario, prepare
 from nvlenv.policies.heuristics.rule import parse_rule
 from nvlenv.policies.kueue.policy import KUEUE
-from nvlenv.policies.play import play
-from nvlenv.policies.resolver import baseline_name, resolve_policy
+from nvlenv.policies.resolver import baseline_name, play, resolve_policy
 from nvlenv.simulator.decision import Policy
 from nvlenv.simulator.forecast import target_size
 from nvlenv.simulator.pooled import waiting_in_pool

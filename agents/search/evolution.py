@@ -27,8 +27,7 @@ from nvlenv.common.errors import InputError
 from nvlenv.common.files import write_json, written_whole
 from nvlenv.envs.scenario import Scenario, prepare
 from nvlenv.policies.learned import Arrays, LearnedPolicy, fingerprint, read_policy_file, save_policy
-from nvlenv.policies.play import play
-from nvlenv.policies.resolver import baseline_name
+from nvlenv.policies.resolver import baseline_name, play
 from nvlenv.simulator.decision import Policy
 from nvlenv.simulator.state import Sim
 

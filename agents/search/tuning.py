@@ -25,10 +25,10 @@ from agents.evaluation.statistics import Interval, bootstrap, paired
 from nvlenv.common.config import read_yaml
 from nvlenv.common.files import write_text
 from nvlenv.envs.scenario import Scenario, prepare
+from nvlenv.policies import UNTUNED
 from nvlenv.policies.heuristics.packing import PACKINGS
 from nvlenv.policies.heuristics.rule import parse_rule
-from nvlenv.policies.play import play
-from nvlenv.policies.resolver import UNTUNED, resolve_policy
+from nvlenv.policies.resolver import play, resolve_policy
 
 SPLIT = "validation"
 FIRST = 4  # workloads of the first round

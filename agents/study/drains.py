@@ -15,8 +15,7 @@ from agents.evaluation.statistics import bootstrap
 from agents.study.study import Study, StudySettings, bars_with_intervals, filled, means, panels
 from nvlenv.cluster.types import FloatArray, NodeEventKind
 from nvlenv.envs.scenario import Episode, Scenario, prepare
-from nvlenv.policies.play import play
-from nvlenv.policies.resolver import resolve_policy
+from nvlenv.policies.resolver import play, resolve_policy
 
 NAME = "maintenance"
 POLICY = "best-fit+easy+open"

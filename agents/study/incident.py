@@ -11,8 +11,7 @@ from agents.evaluation.episodes import measure, series_column
 from agents.evaluation.figures import OKABE_ITO
 from agents.study.study import Study, StudySettings, filled, means, panels, unframed
 from nvlenv.envs.scenario import Scenario, prepare
-from nvlenv.policies.play import play
-from nvlenv.policies.resolver import resolve_policy
+from nvlenv.policies.resolver import play, resolve_policy
 from nvlenv.simulator.state import WAITING
 
 NAME = "verification-incident"

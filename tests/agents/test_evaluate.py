@@ -18,8 +18,7 @@ from agents.evaluation.tables import summary_table
 from agents.learning.network import network_arrays
 from nvlenv.envs.scenario import Scenario, load_scenario, prepare
 from nvlenv.policies.learned import save_policy
-from nvlenv.policies.play import play
-from nvlenv.policies.resolver import baseline_name, resolve_policy
+from nvlenv.policies.resolver import baseline_name, play, resolve_policy
 from nvlenv.simulator.decision import Decision
 from tests.agents.decisions import perturbed
 

@@ -13,11 +13,12 @@ from nvlenv.engine.core.book import SCARCE, NodeResources
 from nvlenv.engine.core.kernels import score_racks, see_nodes
 from nvlenv.engine.core.live import Live, Part
 from nvlenv.engine.model.answers import Candidate, Cause, Step
+from nvlenv.policies.heuristics.choose import Heuristic
 from nvlenv.policies.heuristics.packing import RULES
 from nvlenv.policies.heuristics.rule import NO_OPEN, OPEN_HERO
 from nvlenv.policies.inference import best_action
 from nvlenv.policies.learned import LearnedPolicy
-from nvlenv.policies.resolver import Heuristic, policy_name
+from nvlenv.policies.resolver import policy_name
 from nvlenv.simulator.decision import Action, ActionLayout, Decision, Policy
 from nvlenv.simulator.preemption import TAKEN
 

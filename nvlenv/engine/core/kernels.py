@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from nvlenv.common.kernel import kernel
 from nvlenv.policies.heuristics.choose import FORECASTS, look, rack_keys
+from nvlenv.policies.heuristics.modifiers import is_kept, keeps_pool, refresh_forecast, waits_for_domain, what_is_kept
 from nvlenv.policies.heuristics.packing import part_here
-from nvlenv.policies.heuristics.reservation import is_kept, keeps_pool, refresh_forecast, what_is_kept
-from nvlenv.policies.heuristics.spreading import waits_for_domain
 from nvlenv.simulator.events import run
 from nvlenv.simulator.feasibility import consider
 from nvlenv.simulator.occupancy import occupy, set_node

@@ -19,8 +19,7 @@ from nvlenv.engine.model.answers import Answer
 from nvlenv.engine.model.jobs import Job, check_job
 from nvlenv.engine.model.settings import Settings
 from nvlenv.engine.model.snapshot import ClusterSnapshot
-from nvlenv.policies.play import play
-from nvlenv.policies.resolver import policy_name, resolve_policy
+from nvlenv.policies.resolver import play, policy_name, resolve_policy
 from nvlenv.simulator.decision import Policy
 from nvlenv.simulator.forecast import OVERDUE_FACTOR, SHORTEST_ESTIMATE
 from nvlenv.simulator.load import load
