@@ -16,7 +16,7 @@ from nvlenv.simulator.feasibility import consider, fill_domain
 from nvlenv.simulator.occupancy import fill, release, take
 from nvlenv.simulator.preemption import open_rack
 from nvlenv.simulator.queues import enqueue, is_blocked, stays_waiting
-from nvlenv.simulator.state import NO_DEMAND
+from nvlenv.simulator.state import NO_DEMAND, PRIORITY
 
 
 @kernel
@@ -103,6 +103,8 @@ def apply(sim, action):
         r = action % racks
         if action >= racks:
             open_rack(sim, j, r)
+            if c.preemption == PRIORITY and c.reach < 0:
+                c.reach = c.open_reach
         pods = min(c.pods_left, sim.cap[r, sim.jobs[j].pod_gpus])
         take(sim, j, r, pods)
         if c.reach > 0 and c.scope < 0:

@@ -123,6 +123,7 @@ class ClassColumns:
             "queue": np.array([self.queue_names.index(t.queue) for t in classes], np.int32),
             "job_class": np.array([self.class_names.index(t.name) for t in classes], np.int32),
             "preemptible": np.array([t.preemptible for t in classes], np.bool_),
+            "preempts": np.ones(len(classes), np.bool_),
             "movable": np.array([t.movable for t in classes], np.bool_),
             "checkpoint_interval": np.array(hours, np.float64),
             "restart_time": np.array([t.restart_time_h for t in classes], np.float64),

@@ -86,7 +86,7 @@ def compare_totals(sim: Sim, reference: Reference) -> None:
 def run_both(case: Case) -> None:
     """Drive both through the same actions: legal ones, and now and then any."""
     sim = case.load()
-    reference = Reference(case.cluster, case.workload, case.rules, case.weights, case.queues, case.events)
+    reference = Reference(case.cluster, case.workload, case.rules, case.weights, case.queues, case.events, case.cohorts)
     layout, picks = ActionLayout(len(sim.racks)), cycle(case.picks)
     alive = reference.advance()
     assert advance(sim) == alive
@@ -107,10 +107,11 @@ def test_kernel_equals_the_reference(case: Case) -> None:
     run_both(case)
 
 
+@pytest.mark.parametrize("preemption", ["shape", "priority"])
 @settings(few, max_examples=25)
-@given(seeds)
-def test_kernel_equals_the_reference_where_racks_are_opened(seed: int) -> None:
-    run_both(crowded_case(seed))
+@given(seed=seeds)
+def test_kernel_equals_the_reference_where_racks_are_opened(seed: int, preemption: str) -> None:
+    run_both(crowded_case(seed, preemption))
 
 
 @pytest.mark.slow
@@ -121,7 +122,8 @@ def test_kernel_equals_the_reference_in_many_more_cases(case: Case) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("preemption", ["shape", "priority"])
 @settings(many, max_examples=1000)
-@given(seeds)
-def test_kernel_equals_the_reference_where_many_more_racks_are_opened(seed: int) -> None:
-    run_both(crowded_case(seed))
+@given(seed=seeds)
+def test_kernel_equals_the_reference_where_many_more_racks_are_opened(seed: int, preemption: str) -> None:
+    run_both(crowded_case(seed, preemption))
