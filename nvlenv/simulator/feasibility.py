@@ -6,9 +6,9 @@ The *reach* of a slice is the height of the domain that is to hold it: 0 a rack,
 
 from __future__ import annotations
 
-from nvlenv.cluster.types import Mode
 import numpy as np
 
+from nvlenv.cluster.types import Mode
 from nvlenv.common.kernel import inlined, kernel
 from nvlenv.simulator.preemption import mark_opens
 from nvlenv.simulator.queues import has_quota

@@ -11,8 +11,24 @@ from nvlenv.cluster.collectives import MODELS, ideal_ratio_kernel
 from nvlenv.cluster.types import ClusterSpec, CohortSpec, NodeEvents, QueueSpec, Workload
 from nvlenv.common.errors import InputError
 from nvlenv.common.kernel import compiled
-from nvlenv.simulator.state import ANY, CLASS, CLOCK, COHORT, JOB, LOWER, NEVER, NODE, NO_DEMAND, NO_PRIORITY, PRIORITY, QUEUE, RACK, SHAPE, SLOT_SIZES, Sim
-
+from nvlenv.simulator.state import (
+    ANY,
+    CLASS,
+    CLOCK,
+    COHORT,
+    JOB,
+    LOWER,
+    NEVER,
+    NO_DEMAND,
+    NO_PRIORITY,
+    NODE,
+    PRIORITY,
+    QUEUE,
+    RACK,
+    SHAPE,
+    SLOT_SIZES,
+    Sim,
+)
 
 PREEMPTION = {"never": NEVER, "shape": SHAPE, "priority": PRIORITY}
 WHOM = {"Never": NEVER, "LowerPriority": LOWER, "Any": ANY, "LowerOrNewerEqualPriority": ANY}
@@ -150,28 +166,27 @@ def _load_queues(
     if tuple(q.name for q in queues) != workload.queue_names:
         names = [q.name for q in queues]
         raise InputError(workload.source, "queue", list(workload.queue_names), f"the scenario's queues {names}")
-    names, specs = cohorts_of(queues, cohorts), {spec.name: spec for spec in cohorts}
+    names, described = cohorts_of(queues, cohorts), {spec.name: spec for spec in cohorts}
     sim.queues[:], sim.cohorts[:] = np.zeros(1, QUEUE), np.zeros(1, COHORT)
     sim.cohorts["parent"], sim.cohorts["limit"] = -1, NO_DEMAND
-    above = {name: _above(name, specs) for name in names}
-    for name, spec in specs.items():
-        for upper in above[name]:
-            sim.cohorts[names.index(upper)]["nominal"] += spec.nominal
-        if spec.parent:
-            sim.cohorts[names.index(name)]["parent"] = names.index(spec.parent)
+    for name, cohort in described.items():
+        for upper in _above(name, described):
+            sim.cohorts[names.index(upper)]["nominal"] += cohort.nominal
+        if cohort.parent:
+            sim.cohorts[names.index(name)]["parent"] = names.index(cohort.parent)
     for q, spec in zip(sim.queues, queues, strict=False):
-        cohort = spec.cohort or f"queue:{spec.name}"
+        above = _above(spec.cohort or f"queue:{spec.name}", described)
         limit = spec.nominal + spec.borrowing_limit if spec.borrowing_limit >= 0 else NO_DEMAND
-        q["nominal"], q["limit"], q["cohort"], q["strict"] = spec.nominal, limit, names.index(cohort), spec.strict
+        q["nominal"], q["limit"], q["cohort"], q["strict"] = spec.nominal, limit, names.index(above[0]), spec.strict
         q["within"], q["reclaim"] = WHOM[spec.within], WHOM[spec.reclaim]
         q["borrow_within"], q["borrow_priority"] = WHOM[spec.borrow_within], spec.borrow_priority
         q["blocker_epoch"] = -1
-        for upper in above[cohort]:
+        for upper in above:
             sim.cohorts[names.index(upper)]["nominal"] += spec.nominal
-    for number, name in enumerate(names):
-        cohort, borrows = sim.cohorts[number], specs[name].borrowing_limit if name in specs else -1
-        if cohort["parent"] < 0 or borrows >= 0:
-            cohort["limit"] = cohort["nominal"] + (borrows if cohort["parent"] >= 0 else 0)
+    for row, name in zip(sim.cohorts, names, strict=False):
+        borrowed = described[name].borrowing_limit if name in described and row["parent"] >= 0 else 0
+        if borrowed >= 0:
+            row["limit"] = row["nominal"] + borrowed
 
 
 def _above(cohort: str, specs: Mapping[str, CohortSpec]) -> list[str]:

@@ -24,13 +24,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from nvlenv.common.kernel import inlined, kernel
 from nvlenv.cluster.types import Mode
+from nvlenv.common.kernel import inlined, kernel
 from nvlenv.simulator.events import evict, lift, lost_work, run
 from nvlenv.simulator.forecast import predicted_end
 from nvlenv.simulator.occupancy import occupy, release
 from nvlenv.simulator.queues import enqueue
-from nvlenv.simulator.state import ANY, LOWER, NEVER, NO_PRIORITY, PRIORITY, Scratch
+from nvlenv.simulator.state import ANY, NEVER, NO_PRIORITY, PRIORITY, Scratch
 
 TAKEN, FREE, CLEARABLE, MOVABLE = 0, 1, 2, 3  # state of a node: what a whole-node pod may hope for there
 STATE, OFFER, SPARE, POTENTIAL = int(Scratch.STATE), int(Scratch.OFFER), int(Scratch.SPARE), int(Scratch.POTENTIAL)
@@ -47,7 +47,7 @@ PATIENCE = 20.0  # h that are added to run times where urgencies are compared
 
 @inlined
 def may_evict(sim, opener, v):
-    """True if job v may be preempted for the opener, see the top of this file, and was not evicted too often already."""
+    """True if job v may be preempted for the opener (see the top of this file) and was not evicted too often."""
     c, job, by = sim.clock[0], sim.jobs[v], sim.jobs[opener]
     if job.preemptible == 0 or job.evictions >= c.max_evictions or job.priority > c.victim_priority or v == opener:
         return False
@@ -417,9 +417,9 @@ def _add_for_quota(sim, opener, count):
         for k in range(c.n_running):
             v = sim.heap[k]
             inside = sim.jobs[v].queue == own if cohort < 0 else _is_below(sim, sim.jobs[v].queue, cohort)
-            if inside and sim.jobs[v].mark != chosen and may_evict(sim, opener, v):
-                if best < 0 or _covers_better(sim, v, best, lack):
-                    best = v
+            able = inside and sim.jobs[v].mark != chosen and may_evict(sim, opener, v)
+            if able and (best < 0 or _covers_better(sim, v, best, lack)):
+                best = v
         if best < 0:
             return -1
         sim.jobs[best].mark = chosen
@@ -430,7 +430,7 @@ def _add_for_quota(sim, opener, count):
 
 @inlined
 def _covers_better(sim, a, b, lack):
-    """True if job a gives the quota back better than job b: alone, with few GPUs; else with many; then least lost work."""
+    """True if job a gives quota back better than b: alone, with few GPUs; else with many; then with less lost."""
     x, y = sim.jobs[a].gpus, sim.jobs[b].gpus
     if (x >= lack) != (y >= lack):
         return x >= lack

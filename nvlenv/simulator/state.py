@@ -273,7 +273,9 @@ class Sim(NamedTuple):
     open_lost: Annotated[np.ndarray, Array(float, "R")]  # GPU-hours that open[r] would lose
     scratch: Annotated[np.ndarray, Array(np.int64, "W LONGEST", copied="")]  # see `Scratch`
     scratch_float: Annotated[np.ndarray, Array(float, "4 LONGEST_FLOAT", copied="")]
-    gain_cost: Annotated[np.ndarray, Array(float, "2 N G+1", copied="")]  # GPUs and lost work of gaining k pods on a node
+    gain_cost: Annotated[
+        np.ndarray, Array(float, "2 N G+1", copied="")
+    ]  # GPUs and lost work of gaining k pods on a node
     gain_jobs: Annotated[np.ndarray, Array(np.int32, "N G+1", copied="")]  # and which of its jobs go, as bits
     gain_taken: Annotated[np.ndarray, Array(np.int8, "N RG+1", copied="")]  # pods gained there, by pods still needed
     mix: Annotated[np.ndarray, Array(float, "G+1 RG+1")]  # [p, k]: share of jobs with more than k pods of p GPUs

@@ -60,7 +60,10 @@ class Reference:
         self.legal: dict[Action, tuple[int, float]] = {}  # with what an `open` costs: GPUs and GPU-hours
         self.slices_left, self.pods_left, self.reach = 0, 0, -1
         self.scope: Domain | None = None
-        self.borrows, self.open_height = False, -1  # the job at hand would use more than its queue's own; see Preemption
+        self.borrows, self.open_height = (
+            False,
+            -1,
+        )  # with the job at hand, its queue uses more than its own
         self.opened: set[int] = set()  # racks opened for the job at hand
         self.totals = dict.fromkeys(("waiting", "slowdown", "lost", "stall", "busy", "unreachable"), 0.0)
         self.counts = dict.fromkeys(("evictions", "moves", "failures", "verify_evictions", "illegal"), 0)
@@ -137,7 +140,7 @@ class Reference:
         return all(self.used(members) + job.gpus <= most for most, members in self.limits(job))
 
     def limits(self, job: Job) -> list[tuple[int, list[int]]]:
-        """(GPUs, queues that may use so many together) of the job's queue and of each cohort above it, fine to coarse."""
+        """(GPUs, queues that may use so many together): the job's queue and each cohort above it, fine to coarse."""
         queue, found = self.queues[job.queue], []
         if queue.borrowing_limit >= 0:
             found.append((queue.nominal + queue.borrowing_limit, [job.queue]))

@@ -53,7 +53,7 @@ class Preemption(Survey):
         return [q for q in tree if q != mine and self.sim.used([q]) > queues[q].nominal]
 
     def _reclaimable_from(self, queue: int) -> Iterator[Job]:
-        """The jobs of a borrowing queue that may be evicted, as far as it borrows: lowest priority, latest start first."""
+        """Jobs of a borrowing queue that may be evicted, as far as it borrows: lowest priority, latest start first."""
         mine = self.sim.queues[self.opener.queue]
         rule = mine.borrow_within if self.sim.borrows else mine.reclaim
         over = self.sim.used([queue]) - self.sim.queues[queue].nominal
@@ -193,8 +193,8 @@ class Preemption(Survey):
             if not able:
                 return []
             covers = [v for v in able if v.gpus >= lack]
-            key = lambda v: (v.gpus if covers else -v.gpus, self._cost_of([v])[1], v.number)  # noqa: E731
-            extra.append(min(covers or able, key=key))
+            sign = 1 if covers else -1
+            extra.append(min((sign * v.gpus, self._cost_of([v])[1], v.number, v) for v in covers or able)[-1])
         for job in sorted(extra, key=lambda v: -v.gpus):
             rest = [v for v in extra if v is not job]
             if all(self._lack(limit, victims + rest) <= 0 for limit in self.sim.limits(self.opener)):
