@@ -33,7 +33,7 @@ RENAMED = {"noise": "estimate_error", "unit_pods": "slice_pods", "units": "slice
 ROW_KEYS = (  # what a row is, wherever it stands; fields of JOB, some of them by the names that they once had
     *("submit", "duration", "noise", "comm", "ideal", "checkpoint", "restart"),
     *("gpus", "pod_gpus", "unit_pods", "units", "priority", "queue", "klass", "mode", "height"),
-    *("preemptible", "preempts", "movable", "evictions", "work", "queued", "start", "predicted", "speed"),
+    *("preemptible", "movable", "evictions", "work", "queued", "start", "predicted", "speed"),
     *("first_start", "waited", "lost"),
 )
 
