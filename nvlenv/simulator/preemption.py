@@ -607,6 +607,17 @@ def mark_opens(sim, j):
     return found
 
 
+@kernel
+def mark_opens_again(sim, j):
+    """The same for other bars (`victim_urgency`, `victim_priority`) than those of the last time."""
+    c, racks = sim.clock[0], len(sim.racks)
+    for r in range(racks):
+        if c.reach >= 0 and c.scope < 0:  # what it lacks is quota: it could have the racks that could be opened
+            sim.mask[r] = sim.mask[racks + r]
+        sim.mask[racks + r] = False
+    return mark_opens(sim, j)
+
+
 @inlined
 def _mark(sim, j, r, victims):
     """open[r] is legal, and these are its costs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nvlenv.common.kernel import inlined, kernel
-from nvlenv.policies.heuristics.opening import cheapest_open, open_by_rule
+from nvlenv.policies.heuristics.opening import open_by_rule, open_whatever
 from nvlenv.policies.heuristics.packing import RULES, part_here
 from nvlenv.policies.heuristics.reservation import is_kept, keeps_pool, refresh_forecast, what_is_kept
 from nvlenv.policies.heuristics.spreading import may_fill, tight_part, waits_for_domain
@@ -39,7 +39,7 @@ def choose(sim, rule):
         return best
     opened = open_by_rule(sim, rule)
     if opened < 0 and not may_hold:
-        opened = len(sim.racks) + cheapest_open(sim)
+        opened = open_whatever(sim)
     return opened if opened >= 0 else hold
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from nvlenv.common.kernel import kernel
-from nvlenv.policies.heuristics.rule import NO_OPEN, OPEN_HERO
-from nvlenv.simulator.preemption import may_evict
+from nvlenv.policies.heuristics.rule import NO_OPEN, OPEN_HERO, OPEN_LOWEST
+from nvlenv.simulator.preemption import mark_opens_again, may_evict
+from nvlenv.simulator.state import NO_PRIORITY
 
 COST = 0  # row of scratch_float: what opening each rack costs by the hero controller's rule
 
@@ -14,11 +15,47 @@ COST = 0  # row of scratch_float: what opening each rack costs by the hero contr
 @kernel
 def open_by_rule(sim, rule):
     """The action that opens a rack by the rule's way; -1: none is legal or it never does."""
+    c = sim.clock[0]
     if rule.open == NO_OPEN:
         return -1
-    sim.clock[0].evict_whole_rack = int(rule.open == OPEN_HERO)
+    c.evict_whole_rack = int(rule.open == OPEN_HERO)
+    if rule.open == OPEN_LOWEST:
+        _bar_priorities(sim)
+    elif rule.open_urgency > 0.0 and c.victim_urgency != rule.open_urgency:  # else it stands from an earlier slice
+        c.victim_urgency = rule.open_urgency
+        mark_opens_again(sim, c.current)
     r = hero_open(sim) if rule.open == OPEN_HERO else cheapest_open(sim)
     return len(sim.racks) + r if r >= 0 else -1
+
+
+@kernel
+def open_whatever(sim):
+    """The action that opens a rack where nothing else is legal, whatever bars a rule has set."""
+    c = sim.clock[0]
+    if c.victim_urgency < np.inf or c.victim_priority < NO_PRIORITY:
+        c.victim_urgency, c.victim_priority = np.inf, NO_PRIORITY
+        mark_opens_again(sim, c.current)
+    return len(sim.racks) + cheapest_open(sim)
+
+
+@kernel
+def _bar_priorities(sim):
+    """Bar victims above the lowest priority that makes an `open` legal."""
+    c = sim.clock[0]
+    if c.victim_priority < NO_PRIORITY:  # it stands from an earlier slice
+        return
+    found, barred = False, -NO_PRIORITY - 1
+    while not found:
+        lowest = NO_PRIORITY
+        c.victim_priority = NO_PRIORITY
+        for k in range(c.n_running):
+            v = sim.heap[k]
+            if barred < sim.jobs[v].priority < lowest and may_evict(sim, c.current, v):
+                lowest = sim.jobs[v].priority
+        if lowest == NO_PRIORITY:
+            return
+        c.victim_priority = barred = lowest
+        found = mark_opens_again(sim, c.current)
 
 
 @kernel
