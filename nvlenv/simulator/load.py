@@ -83,6 +83,7 @@ def load(
     _load_cluster(sim, cluster)
     _load_rules(sim, cluster, rules, len(workload), 0 if events is None else len(events.time))
     _load_queues(sim, cluster, workload, queues, cohorts)
+    sim.evictable[:] = 0
     sim.classes[:] = np.zeros(1, CLASS)
     sim.classes["weight"][: len(weights)] = weights
     if events is not None:
@@ -183,6 +184,10 @@ def _load_queues(
         q["blocker_epoch"] = -1
         for upper in above:
             sim.cohorts[names.index(upper)]["nominal"] += spec.nominal
+    lent = len(names) < len(queues) or bool(cohorts)
+    sim.clock["any_victims"] = any(
+        q.within == "LowerOrNewerEqualPriority" or (lent and q.reclaim == "Any") for q in queues
+    )
     for row, name in zip(sim.cohorts, names, strict=False):
         borrowed = described[name].borrowing_limit if name in described and row["parent"] >= 0 else 0
         if borrowed >= 0:

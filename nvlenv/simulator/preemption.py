@@ -26,10 +26,10 @@ import numpy as np
 
 from nvlenv.cluster.types import Mode
 from nvlenv.common.kernel import inlined, kernel
-from nvlenv.simulator.events import evict, lift, lost_work, run
+from nvlenv.simulator.events import evict, lift, lost_work, rank_of, run
 from nvlenv.simulator.forecast import predicted_end
 from nvlenv.simulator.occupancy import occupy, release
-from nvlenv.simulator.queues import enqueue
+from nvlenv.simulator.queues import enqueue, lacking_quota
 from nvlenv.simulator.state import ANY, NEVER, NO_PRIORITY, PRIORITY, Scratch
 
 TAKEN, FREE, CLEARABLE, MOVABLE = 0, 1, 2, 3  # state of a node: what a whole-node pod may hope for there
@@ -38,6 +38,7 @@ ROOM, HERE, VICTIMS = int(Scratch.ROOM), int(Scratch.HERE), int(Scratch.VICTIMS)
 PARENT, WEIGHT, JOBS = int(Scratch.PARENT), int(Scratch.WEIGHT), int(Scratch.JOBS)
 TAKES, CHOSEN = int(Scratch.TAKES), int(Scratch.CHOSEN)
 EXTRA, HOLDS, GAINS = int(Scratch.EXTRA), int(Scratch.HOLDS), int(Scratch.GAINS)
+GONE, MOVING, SUMS = int(Scratch.GONE), int(Scratch.MOVING), int(Scratch.SUMS)
 GPUS, LOST, BEST_GPUS, BEST_LOST = 0, 1, 2, 3  # rows of scratch_float
 UNCONSTRAINED, REQUIRED = int(Mode.UNCONSTRAINED), int(Mode.REQUIRED)
 PATIENCE = 20.0  # h that are added to run times where urgencies are compared
@@ -517,8 +518,27 @@ def _is_opened(sim, opener, r):
 
 
 @kernel
+def _count_gone(sim, opener):
+    """Note for every node the GPUs that evictions could free (GONE) and that moves could (MOVING). True: any at all."""
+    c, g, found = sim.clock[0], sim.cap.shape[1] - 1, False
+    gone, moving = sim.scratch[GONE], sim.scratch[MOVING]
+    for n in range(len(sim.nodes)):
+        gone[n] = moving[n] = 0
+    for k in range(c.n_running):
+        v = sim.heap[k]
+        evicted = may_evict(sim, opener, v)
+        if evicted or (sim.jobs[v].movable == 1 and sim.jobs[opener].pod_gpus == g):
+            found = True
+            slot, count = sim.jobs[v].first_gpu, gone if evicted else moving
+            while slot >= 0:
+                count[slot // g] += 1
+                slot = sim.gpu_next[slot]
+    return found
+
+
+@kernel
 def _survey(sim, opener):
-    """Note the state of every node, what each rack could hold at most, and where moved pods may go.
+    """From `_count_gone`: the state of every node, what each rack could hold at most, where moved pods may go.
 
     Returns the slices that the whole cluster could hold at most.
     """
@@ -528,11 +548,20 @@ def _survey(sim, opener):
     for r in range(len(sim.racks)):
         rack, clear = sim.racks[r], 0
         for n in range(rack.node0, rack.node1):
-            node, state = sim.nodes[n], node_state(sim, opener, n)
+            node, state = sim.nodes[n], TAKEN
+            if node.blocked == 0 and node.gpus == g:
+                emptied = node.free + sim.scratch[GONE, n]
+                if node.free == g:
+                    state = FREE
+                elif emptied == g:
+                    state = CLEARABLE
+                elif emptied + sim.scratch[MOVING, n] == g:
+                    state = MOVABLE
             part = node.blocked == 0 and 0 < node.free < node.gpus
             sim.scratch[STATE, n] = state
             sim.scratch[OFFER, n] = int(part and state != CLEARABLE)
             clear += int(state == CLEARABLE)
+        sim.scratch[HOLDS, r] = sim.cap[r, g] + clear
         sim.scratch[POTENTIAL, r] = (sim.cap[r, g] + clear) // pods
         sim.scratch[SPARE, r] = min(sim.cap[r, g] % pods, (sim.cap[r, g] + clear) % pods)
         total += sim.scratch[POTENTIAL, r]
@@ -567,18 +596,30 @@ def _has_room(sim, opener, victims):
     return True
 
 
-@kernel
-def _plan(sim, opener, r):
-    """Find VICTIMS that free one more slice in rack r. Returns how many; 0: it cannot be done."""
-    g, pods = sim.cap.shape[1] - 1, sim.jobs[opener].slice_pods
-    need = pods - sim.cap[r, g] % pods
-    clear, moves = 0, 0
+@inlined
+def _wanting(sim, opener, r):
+    """Nodes of rack r that one more slice needs, and how many could be CLEARABLE or, by moving others, MOVABLE."""
+    pods, clear, moves = sim.jobs[opener].slice_pods, 0, 0
     for n in range(sim.racks[r].node0, sim.racks[r].node1):
         clear += int(sim.scratch[STATE, n] == CLEARABLE)
         moves += int(sim.scratch[STATE, n] == MOVABLE)
+    return pods - sim.cap[r, sim.cap.shape[1] - 1] % pods, clear, moves
+
+
+@inlined
+def _can_plan(sim, opener, r):
+    """True if `_plan` finds victims."""
+    need, clear, moves = _wanting(sim, opener, r)
+    return clear >= need or (moves > 0 and clear + moves >= need and _plan(sim, opener, r) > 0)
+
+
+@kernel
+def _plan(sim, opener, r):
+    """Find VICTIMS that free one more slice in rack r. Returns how many; 0: it cannot be done."""
+    need, clear, moves = _wanting(sim, opener, r)
     if moves > 0 and clear + moves >= need:
         victims = cheapest_victims(sim, opener, r, need, MOVABLE)
-        for f in range(g + 1):
+        for f in range(sim.cap.shape[1]):
             sim.scratch[HERE, f] = sim.scratch[ROOM, f]
         if not _is_opened(sim, opener, r):
             _add_room(sim, r, HERE, -1)
@@ -590,21 +631,72 @@ def _plan(sim, opener, r):
 @kernel
 def mark_opens(sim, j):
     """Mark open[r] for every rack in which the job at hand may have more room by it. True if there is one."""
-    c = sim.clock[0]
+    c, racks, g = sim.clock[0], len(sim.racks), sim.cap.shape[1] - 1
+    c.priced = 0
     if c.preemption == PRIORITY:
         return _mark_by_priority(sim, j)
-    racks, g = len(sim.racks), sim.cap.shape[1] - 1
-    if sim.jobs[j].pod_gpus != g:  # sub-node pods find room without opening racks
+    # sub-node pods find room without opening racks
+    if sim.jobs[j].pod_gpus != g or not _count_gone(sim, j):
         return False
     total, found = _survey(sim, j), False
     for r in range(racks):
         potential, slots = sim.scratch[POTENTIAL, r], sim.cap[r, g] // sim.jobs[j].slice_pods
-        if total - potential + max(potential, slots + 1) < c.slices_left:
-            continue
-        victims = _plan(sim, j, r)
-        if victims > 0:
-            found = _mark(sim, j, r, victims)
+        if total - potential + max(potential, slots + 1) >= c.slices_left and _can_plan(sim, j, r):
+            sim.mask[racks + r] = found = True
     return found
+
+
+@kernel
+def price_opens(sim):
+    """Work out what every legal open[r] of the decision at hand evicts: open_gpus and open_lost. Does so once."""
+    c, racks = sim.clock[0], len(sim.racks)
+    if c.priced == 1:
+        return
+    c.priced, ready = 1, False
+    for r in range(racks):
+        if sim.mask[racks + r]:
+            if not ready:
+                _prepare(sim, c.current)
+                ready = True
+            victims = _victims(sim, c.current, r)
+            sim.open_gpus[r] = sim.open_lost[r] = 0.0
+            for k in range(victims):
+                v = sim.scratch[VICTIMS, k]
+                sim.open_gpus[r] += sim.jobs[v].gpus
+                sim.open_lost[r] += sim.jobs[v].gpus * lost_work(sim, v, not may_evict(sim, c.current, v))
+
+
+@kernel
+def _prepare(sim, j):
+    """Note who may go, and what every rack would hold without them: HOLDS, and of whole nodes what `_survey` notes."""
+    c, p = sim.clock[0], sim.jobs[j].pod_gpus
+    if c.preemption == PRIORITY:
+        _mark_reclaimed(sim, j)
+    if not _count_gone(sim, j):
+        return False
+    if p == sim.cap.shape[1] - 1:
+        _survey(sim, j)
+        return True
+    for r in range(len(sim.racks)):
+        holds = 0
+        for n in range(sim.racks[r].node0, sim.racks[r].node1):
+            if sim.nodes[n].blocked == 0:
+                holds += (sim.nodes[n].free + sim.scratch[GONE, n]) // p
+        sim.scratch[HOLDS, r] = holds
+    return True
+
+
+@kernel
+def _victims(sim, j, r):
+    """Find VICTIMS for open[r], after `_prepare`. Returns how many."""
+    c = sim.clock[0]
+    if c.preemption != PRIORITY:
+        return _plan(sim, j, r)
+    victims = 0
+    if c.reach < 0 or c.scope >= 0:
+        height = c.reach if c.scope >= 0 else c.open_reach
+        victims = _plan_by_priority(sim, j, r, height, sim.ancestors[r, height])
+    return _add_for_quota(sim, j, victims)
 
 
 @kernel
@@ -619,73 +711,51 @@ def mark_opens_again(sim, j):
 
 
 @inlined
-def _mark(sim, j, r, victims):
-    """open[r] is legal, and these are its costs."""
-    sim.mask[len(sim.racks) + r] = True
-    sim.open_gpus[r] = sim.open_lost[r] = 0.0
-    for k in range(victims):
-        v = sim.scratch[VICTIMS, k]
-        sim.open_gpus[r] += sim.jobs[v].gpus
-        sim.open_lost[r] += sim.jobs[v].gpus * lost_work(sim, v, not may_evict(sim, j, v))
-    return True
+def _most_evictable(sim, j):
+    """GPUs that evictions for job j could free at most: a bound that tells at once where there is no point in looking."""
+    priority = sim.jobs[j].priority
+    last = len(sim.evictable) - 1 if sim.clock[0].any_victims == 1 else rank_of(sim, priority)
+    whole = last == 0 or last == len(sim.evictable) - 1  # which hold more than one priority
+    most = sim.evictable[last] if whole else 0
+    for rank in range(last):
+        most += sim.evictable[rank]
+    return most
 
 
 @kernel
 def _mark_by_priority(sim, j):
-    c, racks, found = sim.clock[0], len(sim.racks), False
-    if sim.jobs[j].preempts == 0:
+    c, job, racks, found = sim.clock[0], sim.jobs[j], len(sim.racks), False
+    demand = c.slices_left * c.pods_left * job.pod_gpus
+    if job.preempts == 0 or (job.first_gpu < 0 and sim.cap[len(sim.cap) - 1, 1] + _most_evictable(sim, j) < demand):
         return False
-    _prepare(sim, j)
+    if not _prepare(sim, j) or not _quota_can_be_had(sim, j):
+        return False
     if c.reach >= 0 and c.scope < 0:  # its shape is free: mask says where; what it lacks is quota
-        victims = _add_for_quota(sim, j, 0)
         for r in range(racks):
-            if sim.mask[r] and victims > 0:
-                found = _mark(sim, j, r, victims)
+            sim.mask[racks + r] = sim.mask[r]
             sim.mask[r] = False
-        return found
+        return True
     height = _open_reach(sim, j)
     if height < 0:
         return False
-    c.open_reach, domain, good = height, -1, False
+    c.open_reach = height
+    slices, first = 0, 0  # that all domains would hold; first rack of a domain
     for r in range(racks):
-        if sim.ancestors[r, height] != domain:
-            domain = sim.ancestors[r, height]
-            good = (c.scope < 0 or domain == c.scope) and _can_go_on(sim, j, height, domain)
-        if good:
-            victims = _plan_by_priority(sim, j, r, height, domain)
-            victims = _add_for_quota(sim, j, victims) if victims > 0 else 0
-            if victims > 0:
-                found = _mark(sim, j, r, victims)
+        if sim.ancestors[r, height] != sim.ancestors[first, height]:
+            first = r
+        sim.scratch[SUMS, first] = sim.scratch[HOLDS, r] + (sim.scratch[SUMS, first] if first < r else 0)
+        last = r == racks - 1 or sim.ancestors[r + 1, height] != sim.ancestors[first, height]
+        slices += sim.scratch[SUMS, first] // job.slice_pods if last else 0
+    first = 0
+    for r in range(racks):
+        domain = sim.ancestors[r, height]
+        if domain != sim.ancestors[first, height]:
+            first = r
+        inside = c.scope < 0 or domain == c.scope
+        good = inside and _can_go_on(sim, j, height, domain, sim.scratch[SUMS, first], slices)
+        if good and _can_plan_by_priority(sim, j, r, height, domain):
+            sim.mask[racks + r] = found = True
     return found
-
-
-@kernel
-def _prepare(sim, j):
-    """Note who may go, and what every rack would hold without them: HOLDS, and for whole nodes what `_survey` notes."""
-    p, g = sim.jobs[j].pod_gpus, sim.cap.shape[1] - 1
-    _mark_reclaimed(sim, j)
-    if p == g:
-        _survey(sim, j)
-    for r in range(len(sim.racks)):
-        sim.scratch[HOLDS, r] = 0
-        for n in range(sim.racks[r].node0, sim.racks[r].node1):
-            node, gone = sim.nodes[n], 0
-            if node.blocked > 0:
-                continue
-            for slot in range(n * g, n * g + g if node.free < g else n * g):
-                v = sim.gpu_job[slot]
-                gone += int(v >= 0 and may_evict(sim, j, v))
-            sim.scratch[HOLDS, r] += (node.free + gone) // p
-
-
-@inlined
-def _held_by(sim, height, domain):
-    """Pods that a domain would hold without those who may go."""
-    pods = 0
-    for r in range(len(sim.racks)):
-        if sim.ancestors[r, height] == domain:
-            pods += sim.scratch[HOLDS, r]
-    return pods
 
 
 @kernel
@@ -698,38 +768,64 @@ def _open_reach(sim, j):
         return job.height
     height = 0 if job.mode == UNCONSTRAINED else job.height
     while height <= top:
-        domain = -1
+        holds, domain = 0, -1
         for r in range(len(sim.racks)):
-            if sim.ancestors[r, height] != domain:
-                domain = sim.ancestors[r, height]
-                if _held_by(sim, height, domain) >= c.pods_left:
-                    return height
+            holds = sim.scratch[HOLDS, r] + (holds if sim.ancestors[r, height] == domain else 0)
+            domain = sim.ancestors[r, height]
+            if holds >= c.pods_left:
+                return height
         height = top if job.mode == UNCONSTRAINED and height < top else height + 1
     return -1
 
 
-@kernel
-def _can_go_on(sim, j, height, domain):
-    """True if, with the present slice in this domain, the rest of the job could start too."""
+@inlined
+def _can_go_on(sim, j, height, domain, holds, slices):
+    """True if, with the present slice in a domain that could hold so many pods, the rest of the job could start too.
+
+    `slices` : that all domains of its height could hold.
+    """
     c, job, g = sim.clock[0], sim.jobs[j], sim.cap.shape[1] - 1
-    slices, here, last = 0, 0, -1
-    for r in range(len(sim.racks)):
-        d = sim.ancestors[r, height]
-        if d == last:
-            continue
-        last = d
-        pods = _held_by(sim, height, d)
-        if d == domain and c.scope >= 0:
-            pods -= c.pods_left
-            if pods < 0:
-                return False
-        count = pods // job.slice_pods
-        if d == domain and c.scope < 0:
-            if height == 0 and job.pod_gpus == g:  # by moving others it may hold one more than it does now
-                count = max(count, sim.cap[d, g] // job.slice_pods + 1)
-            here = count
-        slices += count
-    return slices >= c.slices_left - 1 if c.scope >= 0 else here > 0 and slices >= c.slices_left
+    others = slices - holds // job.slice_pods
+    if c.scope >= 0:
+        return holds >= c.pods_left and others + (holds - c.pods_left) // job.slice_pods >= c.slices_left - 1
+    here = holds // job.slice_pods
+    if height == 0 and job.pod_gpus == g:  # by moving others it may hold one more than it does now
+        here = max(here, sim.cap[domain, g] // job.slice_pods + 1)
+    return here > 0 and others + here >= c.slices_left
+
+
+@inlined
+def _can_plan_by_priority(sim, j, r, height, domain):
+    """True if `_plan_by_priority` finds victims."""
+    c, job, p = sim.clock[0], sim.jobs[j], sim.jobs[j].pod_gpus
+    if height > 0:
+        lacks = c.pods_left - sim.cap[domain, p] if c.scope >= 0 else 1
+        return lacks > 0 and sim.scratch[HOLDS, r] > sim.cap[r, p]
+    if p == sim.cap.shape[1] - 1:
+        return _can_plan(sim, j, r)
+    return sim.scratch[HOLDS, r] - sim.cap[r, p] >= job.slice_pods - sim.cap[r, p] % job.slice_pods
+
+
+@kernel
+def _quota_can_be_had(sim, j):
+    """True if the job at hand has quota, or would have it without all who may be evicted for it."""
+    c, job = sim.clock[0], sim.jobs[j]
+    if job.first_gpu >= 0 or lacking_quota(sim, j, 1) <= 0:
+        return True
+    own, cohort = job.queue, -1
+    lack, above = sim.queues[own].used + job.gpus - sim.queues[own].limit, sim.queues[own].cohort
+    while True:
+        for k in range(c.n_running if lack > 0 else 0):
+            v = sim.heap[k]
+            inside = sim.jobs[v].queue == own if cohort < 0 else _is_below(sim, sim.jobs[v].queue, cohort)
+            if inside and may_evict(sim, j, v):
+                lack -= sim.jobs[v].gpus
+        if lack > 0:
+            return False
+        if above < 0:
+            return True
+        cohort, above = above, sim.cohorts[above].parent
+        lack = sim.cohorts[cohort].used + job.gpus - sim.cohorts[cohort].limit
 
 
 @kernel
@@ -753,16 +849,8 @@ def _plan_by_priority(sim, j, r, height, domain):
 def open_rack(sim, j, r):
     """Make room in rack r for the job at hand: move first, then evict."""
     c = sim.clock[0]
-    if c.preemption == PRIORITY:
-        _prepare(sim, j)
-        victims = 0
-        if c.reach < 0 or c.scope >= 0:
-            height = c.reach if c.scope >= 0 else c.open_reach
-            victims = _plan_by_priority(sim, j, r, height, sim.ancestors[r, height])
-        victims = _add_for_quota(sim, j, victims)
-    else:
-        _survey(sim, j)
-        victims = _plan(sim, j, r)
+    _prepare(sim, j)
+    victims = _victims(sim, j, r)
     sim.racks[r].opened = c.decisions
     for k in range(victims):  # what may be evicted is noted: it changes as they go
         sim.scratch[EXTRA, k] = int(may_evict(sim, j, sim.scratch[VICTIMS, k]))

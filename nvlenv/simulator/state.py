@@ -141,6 +141,7 @@ CLOCK = np.dtype(
         ("hero_gpus", "i4"),  # a job of at least so many GPUs is a hero
         ("max_evictions", "i4"),
         ("allow_open", "i4"),
+        ("any_victims", "i4"),  # 1: some may be evicted by a job of no higher priority
         ("preemption", "i4"),  # when racks may be opened: NEVER, SHAPE or PRIORITY
         ("allow_fill", "i4"),
         ("allow_hold", "i4"),  # 0: `hold` is only legal where nothing else is, so it never comes up
@@ -172,6 +173,7 @@ CLOCK = np.dtype(
         ("open_reach", "i4"),  # the same as reach, if others are evicted
         ("victim_urgency", "f8"),  # bars: a victim's weight per remaining hour, in times the opener's; inf: none
         ("victim_priority", "i4"),  # and its priority
+        ("priced", "i4"),  # 1: open_gpus and open_lost are those of the decision at hand
         ("reclaim_stamp", "i8"),  # jobs that carry it may be evicted for quota that their queues borrow
         ("reach", "i4"),  # height of the domains inside which the present slice fits; -1: nowhere
         ("stamp", "i8"),  # numbers kernel calls that mark jobs
@@ -231,6 +233,9 @@ class Scratch(IntEnum):
     EXTRA = 16  # preemption: victims for quota that were looked at again
     HOLDS = 17  # pods of the opener that each rack could hold at most
     GAINS = 18  # jobs of a node that may be evicted
+    GONE = 19  # GPUs of each node whose jobs may be evicted
+    MOVING = 20  # and whose jobs may only be moved
+    SUMS = 21  # HOLDS of the racks of each domain, at its first rack
     RELEASED = 14  # forecast: GPUs given back, by bin of time
     POLICY = 15  # free for policies
 
@@ -265,11 +270,14 @@ class Sim(NamedTuple):
     heap: Annotated[np.ndarray, Array(np.int32, "J", copied=":c.n_running")]  # running jobs, a binary heap by end
     queues: Annotated[np.ndarray, Array(QUEUE, "Q")]
     cohorts: Annotated[np.ndarray, Array(COHORT, "C")]
+    evictable: Annotated[
+        np.ndarray, Array(np.int64, "RANKS")
+    ]  # GPUs of preemptible running jobs, by `rank_of` priority
     classes: Annotated[np.ndarray, Array(CLASS, "K")]
     events: Annotated[np.ndarray, Array(NODE_EVENT, "E")]
     samples: Annotated[np.ndarray, Array(float, "T F", copied=":c.n_samples")]  # columns: SAMPLE_FIELDS
     mask: Annotated[np.ndarray, Array(np.bool_, "2R+2")]  # legal actions of the decision at hand
-    open_gpus: Annotated[np.ndarray, Array(float, "R")]  # GPUs that open[r] would evict; valid where open[r] is legal
+    open_gpus: Annotated[np.ndarray, Array(float, "R")]  # GPUs that open[r] would evict, once `price_opens` was called
     open_lost: Annotated[np.ndarray, Array(float, "R")]  # GPU-hours that open[r] would lose
     scratch: Annotated[np.ndarray, Array(np.int64, "W LONGEST", copied="")]  # see `Scratch`
     scratch_float: Annotated[np.ndarray, Array(float, "4 LONGEST_FLOAT", copied="")]
@@ -339,7 +347,7 @@ class Dims:
             "1": 1, "2": 2, "4": 4, "J": max(self.jobs, 1), "R": self.racks, "2R+2": 2 * self.racks + 2,
             "M": self.nodes, "MG": self.nodes * self.gpus_per_node, "G+1": self.gpus_per_node + 1,
             "RG+1": rack_gpus + 1, "H": self.heights, "H+1": self.heights + 1, "D": self.domains,
-            "Q": self.queues, "C": self.cohorts, "N": self.rack_nodes, "K": self.classes,
+            "Q": self.queues, "C": self.cohorts, "RANKS": 16, "N": self.rack_nodes, "K": self.classes,
             "E": self.events, "T": self.samples, "F": len(SAMPLE_FIELDS), "S": len(SLOT_SIZES), "W": len(Scratch),
             "LONGEST": max(self.racks, self.nodes, self.gpus_per_node + 1, rack_gpus, cleared, RELEASE_BINS),
             "LONGEST_FLOAT": max(rack_gpus, self.racks) + 1,

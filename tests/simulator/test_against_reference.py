@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nvlenv.simulator.decision import ActionLayout
+from nvlenv.simulator.preemption import price_opens
 from nvlenv.simulator.state import PENDING, RUNNING, SLOT_SIZES, WAITING, Sim
 from nvlenv.simulator.step import advance, step
 from tests.simulator.cases import SAMPLES, Case, cases, crowded_case
@@ -45,6 +46,7 @@ def compare_decision(sim: Sim, reference: Reference, layout: ActionLayout) -> No
     assert clock["now"] == pytest.approx(reference.now, rel=1e-12)
     assert reference.current is not None
     assert clock["current"] == reference.current.number
+    price_opens(sim)
     legal = {number_of(action, layout): cost for action, cost in reference.legal.items()}
     assert set(np.flatnonzero(sim.mask)) == set(legal)
     for action in legal:

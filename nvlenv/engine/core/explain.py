@@ -20,7 +20,7 @@ from nvlenv.policies.heuristics.rule import NO_OPEN, OPEN_HERO, Rule
 from nvlenv.policies.inference import best_action
 from nvlenv.policies.resolver import Heuristic, policy_name
 from nvlenv.simulator.decision import Action, Decision, Policy
-from nvlenv.simulator.preemption import TAKEN
+from nvlenv.simulator.preemption import TAKEN, price_opens
 
 SHOWN = 5  # candidates of a step, unless all are asked for
 
@@ -62,6 +62,7 @@ def ask_policy(
     else:
         actions, action = decision.layout.size, policy(decision)
         asked = Asked(action, _say(decision, action, racks), np.zeros((actions, 0)), np.arange(actions), {})
+    price_opens(sim)
     legal = np.flatnonzero(decision.mask[: 2 * count])
     best = legal[np.argsort(asked.rank[legal], kind="stable")]
     ordered = [int(a) for a in best[: shown + 1]]
@@ -116,6 +117,7 @@ def _ask_rule(policy: Heuristic, decision: Decision, job_name: Callable[[int], s
     keys, parts, kept = np.zeros((count, 2)), np.zeros(count, np.int64), np.zeros(count, np.int64)
     waits, drains, reserved, ready = score_racks(sim, rule, keys, parts, kept)
     action = policy(decision)
+    price_opens(sim)
     hero = job_name(int(sim.clock[0]["target"]))
     why = f"kept for {hero}, which waits for racks" if reserved else "its last free slice is kept (hold)"
     scores = np.concatenate([keys, np.stack([sim.open_gpus, sim.open_lost], axis=1)])

@@ -6,7 +6,7 @@ import numpy as np
 
 from nvlenv.common.kernel import kernel
 from nvlenv.policies.heuristics.rule import NO_OPEN, OPEN_HERO, OPEN_LOWEST
-from nvlenv.simulator.preemption import mark_opens_again, may_evict
+from nvlenv.simulator.preemption import mark_opens_again, may_evict, price_opens
 from nvlenv.simulator.state import NO_PRIORITY
 
 COST = 0  # row of scratch_float: what opening each rack costs by the hero controller's rule
@@ -62,6 +62,7 @@ def _bar_priorities(sim):
 def cheapest_open(sim):
     """The rack with the fewest GPUs evicted, then the least lost work, then the lower index; -1: none is legal."""
     racks, best = len(sim.racks), -1
+    price_opens(sim)
     for r in range(racks):
         if sim.mask[racks + r] and (best < 0 or _is_cheaper(sim, r, best)):
             best = r
