@@ -712,7 +712,7 @@ def mark_opens_again(sim, j):
 
 @inlined
 def _most_evictable(sim, j):
-    """GPUs that evictions for job j could free at most: a bound that tells at once where there is no point in looking."""
+    """GPUs that evictions for job j could free at most: a bound that tells at once where looking is no use."""
     priority = sim.jobs[j].priority
     last = len(sim.evictable) - 1 if sim.clock[0].any_victims == 1 else rank_of(sim, priority)
     whole = last == 0 or last == len(sim.evictable) - 1  # which hold more than one priority
