@@ -33,7 +33,7 @@ def pooled_easy(sim: Sim, baseline: str) -> float:
 
     A baseline that reserves nothing lends the pool its queue order alone; every hero is reserved for.
     """
-    rule = parse_rule("best-fit" if baseline == KUEUE else baseline)
+    rule = parse_rule("best-fit" if baseline.startswith(KUEUE) else baseline)
     _run(sim, int(reservation_size(sim, rule)), rule.easy_patience)
     return float(sim.clock[0]["waiting"])
 

@@ -93,8 +93,8 @@ STRATEGIES = (
 class KueueState:
     """Queues, cohorts and admitted workloads as one scheduling cycle sees them; what can be removed and returned.
 
-    topologies: an empty `Snapshot` by TAS flavor, less only what is outside Kueue. Raises InputError for a workload in
-    a ClusterQueue that there is not.
+    topologies: an empty `Snapshot` by TAS flavor, less only what is outside Kueue. protected: what is in use but is no
+    workload that may be preempted. Raises InputError for a workload in a ClusterQueue that there is not.
     """
 
     def __init__(
@@ -103,6 +103,7 @@ class KueueState:
         cohorts: Sequence[Cohort] = (),
         admitted: Sequence[WorkloadInfo] = (),
         topologies: Mapping[str, Snapshot] | None = None,
+        protected: Sequence[WorkloadInfo] = (),
     ) -> None:
         self.queues = QuotaTree(cluster_queues, cohorts).cluster_queues
         self.empty = dict(topologies or {})
@@ -110,6 +111,8 @@ class KueueState:
         self.admitted: dict[str, dict[str, WorkloadInfo]] = {name: {} for name in self.queues}
         for workload in admitted:
             self.add(workload)
+        for workload in protected:
+            self._use(workload)
 
     def queue(self, workload: WorkloadInfo) -> QuotaNode:
         """The workload's ClusterQueue. Raises InputError if there is none of that name."""
@@ -120,19 +123,19 @@ class KueueState:
 
     def add(self, workload: WorkloadInfo) -> None:
         """Admit a workload: charge its quota and its pods."""
-        self.charge(workload)
+        self._use(workload)
         self.admitted[workload.cluster_queue][workload.name] = workload
-        for flavor, entries in workload.usage.items():
-            for entry in entries if flavor in self.topologies else ():
-                self.topologies[flavor].charge(entry)
 
     def remove(self, workload: WorkloadInfo) -> None:
         """Undo `add`."""
-        self.charge(workload, -1)
+        self._use(workload, -1)
         del self.admitted[workload.cluster_queue][workload.name]
+
+    def _use(self, workload: WorkloadInfo, sign: int = 1) -> None:
+        self.charge(workload, sign)
         for flavor, entries in workload.usage.items():
             for entry in entries if flavor in self.topologies else ():
-                self.topologies[flavor].charge(Usage(entry.values, entry.requests, -entry.count))
+                self.topologies[flavor].charge(Usage(entry.values, entry.requests, sign * entry.count))
 
     def charge(self, workload: WorkloadInfo, sign: int = 1) -> None:
         """Charge the workload's quota, or (-1) give it back."""
