@@ -9,8 +9,8 @@ and optionally `feature_gates`, `flavor_node_labels`, `flavor_tolerations`, `run
 
 `find_preemption_targets`: who is preempted. The case holds `cluster_queues`, `admitted`, `incoming`, `expected`, and
 optionally `cohorts`, `topologies` (nodes by flavor), `needs_preemption` (else it follows from quota and topology) and
-`fair_sharing` (a list of strategies; else preemption is classical). `expected` maps victims to reasons in `targets`, and
-names the `mode` of the assignment where that is decided too.
+`fair_sharing` (a list of strategies; else preemption is classical). `expected` maps victims to reasons in `targets`,
+and names the `mode` of the assignment where that is decided too.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from functools import partial
 
 from nvlenv.common.errors import InputError
 from nvlenv.policies.kueue.quota import (
@@ -174,7 +175,9 @@ def assignment_mode(
         return AssignmentMode.FIT, frozenset()
     if not _has_place(incoming, state.empty):
         return AssignmentMode.NO_FIT, frozenset()
-    return AssignmentMode.PREEMPT, frozenset(needs | {what for what in incoming.requests if what[0] in incoming.podsets})
+    return AssignmentMode.PREEMPT, frozenset(
+        needs | {what for what in incoming.requests if what[0] in incoming.podsets}
+    )
 
 
 def find_targets(
@@ -251,7 +254,9 @@ class _Candidate:
     variant: _Variant
     reason: PreemptionReason
     only_without_borrowing: bool = False
-    outside: tuple[QuotaNode, ...] = ()  # its ClusterQueue and the cohorts below the first one shared with the preemptor
+    outside: tuple[
+        QuotaNode, ...
+    ] = ()  # its ClusterQueue and the cohorts below the first one shared with the preemptor
 
     def is_valid(self, needs: Collection[FlavorResource], may_borrow: bool) -> bool:
         """True if it may still be preempted: another queue, only while everything on the way to it still borrows."""
@@ -301,18 +306,18 @@ def _candidates(state: KueueState, incoming: WorkloadInfo, needs: Collection[Fla
         below: QuotaNode = queue
         for root in queue.ancestors:
             for path in _borrowers(root, below, needs):
-                for workload in _preemptible(state, path[0], incoming, needs):
-                    found.append(_from_cohort(queue, incoming, workload, path, advantage))
+                others = _preemptible(state, path[0], incoming, needs)
+                found += [_from_cohort(queue, incoming, workload, path, advantage) for workload in others]
             fits, rest = root.split(rest)
             advantage, below = advantage or fits, root
-    key = lambda c: (not c.workload.evicted, c.variant, *_order(c.workload, incoming.cluster_queue))  # noqa: E731
-    return sorted(found, key=key)
+    found.sort(key=lambda c: (not c.workload.evicted, c.variant, *_order(c.workload, incoming.cluster_queue)))
+    return found
 
 
 def _borrowers(
     cohort: QuotaNode, skip: QuotaNode, needs: Collection[FlavorResource]
 ) -> Iterator[tuple[QuotaNode, ...]]:
-    """ClusterQueues below a cohort, except below `skip`, that borrow as does everything between: (queue, ..., child)."""
+    """ClusterQueues below a cohort, except in `skip`, that borrow as does all between: (queue, ..., child)."""
     for child in cohort.cohorts:
         if child is not skip and child.borrows(needs):
             for path in _borrowers(child, skip, needs):
@@ -358,14 +363,16 @@ def _classical(
             state.remove(candidate.workload)
             removed.append(Target(candidate.workload, candidate.reason))
             if state.fits(incoming, may_borrow):
-                _give_back(state, removed, lambda may=may_borrow: state.fits(incoming, may))
+                _give_back(state, removed, partial(state.fits, incoming, may_borrow))
                 return list(removed)
         while removed:
             state.add(removed.pop().workload)
     return []
 
 
-def _attempts(queue: QuotaNode, candidates: Sequence[_Candidate], needs: Collection[FlavorResource]) -> tuple[bool, ...]:
+def _attempts(
+    queue: QuotaNode, candidates: Sequence[_Candidate], needs: Collection[FlavorResource]
+) -> tuple[bool, ...]:
     """With and without borrowing: what is tried, in which order. More candidates are legal for one that borrows not."""
     variants = {candidate.variant for candidate in candidates}
     never_borrows = _spec(queue).borrow_within_cohort is None

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -71,13 +72,12 @@ class KueuePreemptionPolicy(KueuePolicy):
     def play(self, sim: Sim) -> None:
         """Play an episode to its end: every waiting job has its turn whenever something was given back."""
         view, racks = KueueView(sim), len(sim.racks)
-        none = np.empty(0, np.int32)
         while _next_turn(sim):
-            victims = none if sim.mask[:racks].any() else np.array(self.victims(sim, view), np.int32)
-            counts = view.place(sim, without=victims) if len(victims) or sim.mask[:racks].any() else {}
+            fits = sim.mask[:racks].any()
+            victims = [] if fits else self.victims(sim, view)
+            counts = view.place(sim, without=victims) if fits or victims else {}
             if counts:
-                nodes, pods = np.array(list(counts), np.int32), np.array(list(counts.values()), np.int32)
-                _preempt_and_bind(sim, victims, nodes, pods)
+                _preempt_and_bind(sim, *(np.array(list(each), np.int32) for each in (victims, counts, counts.values())))
             else:
                 _pass_over(sim)
 
@@ -97,7 +97,8 @@ class KueuePreemptionPolicy(KueuePolicy):
 
     def _state(self, sim: Sim, view: KueueView, may_go: np.ndarray) -> tuple[KueueState, WorkloadInfo]:
         """All that Kueue knows: queues, running jobs, nodes; and the job at hand as it asks."""
-        admitted, protected = [], []
+        admitted: list[WorkloadInfo] = []
+        protected: list[WorkloadInfo] = []
         idle = sim.queues["used"].astype(np.int64)  # what no running job explains: nodes that are being verified
         for j, usage in _usage_by_job(sim, view).items():
             runs = sim.jobs[j]["status"] == RUNNING
@@ -109,9 +110,7 @@ class KueuePreemptionPolicy(KueuePolicy):
             protected.append(WorkloadInfo(f"verification-{q}", f"{q}", {WHAT: int(gpus)}))
         current = int(sim.clock[0]["current"])
         asks = _workload(sim, current, (), int(view.pods_left(sim) * sim.jobs[current]["pod_gpus"]))
-        incoming = WorkloadInfo(
-            asks.name, asks.cluster_queue, asks.requests, asks.priority, asks.created, podsets={FLAVOR: [view.podset(sim)]}
-        )
+        incoming = replace(asks, podsets={FLAVOR: [view.podset(sim)]})
         topologies = {FLAVOR: view.empty(sim)}
         return KueueState(_queues(sim, *self._policies), (), admitted, topologies, protected), incoming
 

@@ -1,0 +1,237 @@
+"""Kueue's preemption: the suite of cases with expected victims, and what holds for any set of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nvlenv.common.errors import InputError
+from nvlenv.policies.kueue.cases import expected_of, read_cases, run_case
+from nvlenv.policies.kueue.preemption import (
+    STRATEGIES,
+    AssignmentMode,
+    KueueState,
+    PreemptionReason,
+    WorkloadInfo,
+    assignment_mode,
+    find_targets,
+)
+from nvlenv.policies.kueue.quota import (
+    BorrowWithinCohort,
+    ClusterQueue,
+    Cohort,
+    PreemptionPolicy,
+    QuotaTree,
+    ResourceQuota,
+)
+from nvlenv.policies.kueue_tas import main
+
+SUITE = Path(__file__).parents[2] / "cases" / "kueue_preemption.json"  # its `meta` names source, commit and licence
+GPUS = ("gb200", "gpu")
+NEVER, ANY = PreemptionPolicy.NEVER, PreemptionPolicy.ANY
+LOWER, NEWER = PreemptionPolicy.LOWER_PRIORITY, PreemptionPolicy.LOWER_OR_NEWER_EQUAL_PRIORITY
+
+untimed = settings(deadline=None, max_examples=300)
+
+
+@pytest.mark.parametrize("case", read_cases(SUITE), ids=lambda case: case["id"])
+def test_the_suite_preempts_as_kueue_does(case: dict[str, Any]) -> None:
+    assert run_case(case) == expected_of(case)
+
+
+def test_the_front_door_runs_both_kinds_of_cases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    both = read_cases(SUITE)[-1:] + read_cases(SUITE.with_name("kueue_tas.json"))[:1]
+    file = tmp_path / "cases.json"
+    file.write_text(json.dumps({"cases": both}))
+
+    assert main([str(file)]) == 0
+    assert capsys.readouterr().out == "2 passed, 0 failed\n"
+
+
+def test_another_victim_than_expected_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(SUITE.read_text())
+    document["cases"][0]["expected"]["targets"] = {"w07": "InClusterQueue"}
+    file = tmp_path / "cases.json"
+    file.write_text(json.dumps(document))
+
+    assert main([str(file)]) == 1
+    assert "preempt-001: expected " in capsys.readouterr().out
+
+
+# --- Quotas -----------------------------------------------------------------------------------------------------------
+
+
+def queue(name: str, nominal: int, cohort: str | None = None, **more: Any) -> ClusterQueue:
+    """A ClusterQueue for GPUs; limits go into its quota, the rest are its fields."""
+    limits = {key: more.pop(key) for key in ("borrowing_limit", "lending_limit") if key in more}
+    return ClusterQueue(name, {GPUS: ResourceQuota(nominal, **limits)}, cohort, **more)
+
+
+def job(name: str, cluster_queue: str, gpus: int, **more: Any) -> WorkloadInfo:
+    """A workload that asks for GPUs."""
+    return WorkloadInfo(name, cluster_queue, {GPUS: gpus}, **more)
+
+
+def test_what_is_lent_and_borrowed_has_limits() -> None:
+    lender, borrower = queue("lender", 8, "lab", lending_limit=5), queue("borrower", 4, "lab", borrowing_limit=3)
+    nodes = QuotaTree([lender, borrower]).cluster_queues
+
+    assert nodes["borrower"].potential_available(GPUS) == 7
+    assert nodes["lender"].potential_available(GPUS) == 12
+
+    nodes["lender"].add(GPUS, 6)  # three of its own, three of those that it would lend
+
+    assert nodes["borrower"].available(GPUS) == 6
+    assert nodes["lender"].available(GPUS) == 6
+
+
+def test_cohorts_in_a_circle_are_refused() -> None:
+    with pytest.raises(InputError, match="cohorts that form trees"):
+        QuotaTree([queue("a", 1, "x")], [Cohort("x", "y"), Cohort("y", "x")])
+
+
+def test_a_workload_of_an_unknown_queue_is_refused() -> None:
+    with pytest.raises(InputError, match=r"one of \['a'\]"):
+        KueueState([queue("a", 1)], admitted=[job("w", "b", 1)])
+
+
+def test_preemption_is_not_tried_where_it_could_not_help() -> None:
+    state = KueueState([queue("a", 4, within_cluster_queue=LOWER)], admitted=[job("w", "a", 3)])
+
+    assert assignment_mode(state, job("fits", "a", 1))[0] == AssignmentMode.FIT
+    assert assignment_mode(state, job("room", "a", 2)) == (AssignmentMode.PREEMPT, {GPUS})
+    assert assignment_mode(state, job("never", "a", 5))[0] == AssignmentMode.NO_FIT
+
+
+def test_a_queue_above_its_nominal_quota_preempts_only_if_it_may_borrow_meanwhile() -> None:
+    queues = [queue("a", 4, "lab", reclaim_within_cohort=LOWER), queue("b", 4, "lab")]
+    admitted = [job("mine", "a", 3), job("theirs", "b", 5)]
+    high = job("high", "a", 5, priority=1)
+
+    assert assignment_mode(KueueState(queues, (), admitted), high)[0] == AssignmentMode.NO_FIT
+
+    queues[0] = queue("a", 4, "lab", reclaim_within_cohort=LOWER, borrow_within_cohort=BorrowWithinCohort())
+    assert assignment_mode(KueueState(queues, (), admitted), high)[0] == AssignmentMode.PREEMPT
+
+
+def test_the_order_is_evicted_then_other_queues_then_priority_then_youth() -> None:
+    queues = [
+        queue("a", 8, "lab", within_cluster_queue=LOWER, reclaim_within_cohort=ANY),
+        queue("b", 0, "lab"),
+    ]
+    admitted = [
+        job("old", "a", 1, quota_reserved=1.0),
+        job("young", "a", 1, quota_reserved=2.0),
+        job("low", "a", 1, priority=-1),
+        job("other", "b", 1, priority=9),
+        job("gone", "a", 1, priority=4, evicted=True),
+        job("stays", "a", 3, priority=5),
+    ]
+    order = ["gone", "other", "low", "young", "old"]
+
+    for enough in range(1, 6):  # never more than are needed, and always the first ones
+        targets = find_targets(KueueState(queues, (), admitted), job("new", "a", enough, priority=5), [GPUS])
+        assert sorted(target.workload.name for target in targets) == sorted(order[:enough])
+
+
+# --- Properties -------------------------------------------------------------------------------------------------------
+
+quotas = st.builds(
+    ResourceQuota,
+    st.integers(0, 6),
+    st.none() | st.integers(0, 6),
+    st.none() | st.integers(0, 6),
+)
+borrowing = st.none() | st.builds(BorrowWithinCohort, st.none() | st.integers(-1, 2))
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[list[ClusterQueue], list[Cohort], list[WorkloadInfo], WorkloadInfo]:
+    """Up to four queues in up to two levels of cohorts, what is admitted, and one workload that asks."""
+    cohorts = [
+        Cohort("root", None, {GPUS: draw(quotas)}),
+        Cohort("left", "root", {GPUS: draw(quotas)}),
+        Cohort("right", "root", {}),
+    ]
+    names = [f"q{k}" for k in range(draw(st.integers(1, 4)))]
+    queues = [
+        ClusterQueue(
+            name,
+            {GPUS: draw(quotas)},
+            draw(st.sampled_from(["root", "left", "left", "right", None])),
+            draw(st.sampled_from([NEVER, LOWER, NEWER])),
+            draw(st.sampled_from([NEVER, LOWER, NEWER, ANY])),
+            draw(borrowing),
+            draw(st.sampled_from([0.0, 0.5, 1.0, 1.0, 2.0])),
+        )
+        for name in names
+    ]
+    workloads = [
+        job(
+            f"w{k}",
+            draw(st.sampled_from(names)),
+            draw(st.integers(1, 4)),
+            priority=draw(st.integers(-1, 2)),
+            created=float(draw(st.integers(0, 3))),
+            quota_reserved=float(draw(st.integers(0, 3))),
+            evicted=draw(st.integers(0, 9)) == 0,
+        )
+        for k in range(draw(st.integers(1, 10)))
+    ]
+    return queues, cohorts, workloads[1:], workloads[0]
+
+
+def usage_of(state: KueueState) -> list[dict[Any, int]]:
+    """What every queue and every cohort above it uses."""
+    return [{GPUS: each.usage.get(GPUS, 0)} for node in state.queues.values() for each in (node, *node.ancestors)]
+
+
+@given(situation=situations(), strategies=st.sampled_from([None, STRATEGIES[:1], STRATEGIES[1:], STRATEGIES]))
+@untimed
+def test_victims_are_legal_enough_and_none_too_many(
+    situation: tuple[list[ClusterQueue], list[Cohort], list[WorkloadInfo], WorkloadInfo],
+    strategies: Sequence[Any] | None,
+) -> None:
+    queues, cohorts, admitted, incoming = situation
+    state = KueueState(queues, cohorts, admitted)
+    if state.fits(incoming):
+        return
+    before = usage_of(state)
+
+    targets = find_targets(state, incoming, [GPUS], strategies)
+
+    assert usage_of(state) == before
+    assert {name for each in state.admitted.values() for name in each} == {workload.name for workload in admitted}
+    own = next(each for each in queues if each.name == incoming.cluster_queue)
+    for target in targets:
+        victim, inside = target.workload, target.workload.cluster_queue == own.name
+        policy = own.within_cluster_queue if inside else own.reclaim_within_cohort
+        equal = policy == NEWER and victim.priority == incoming.priority and victim.created > incoming.created
+        assert policy == ANY or equal or (policy != NEVER and victim.priority < incoming.priority)
+        assert inside == (target.reason == PreemptionReason.IN_CLUSTER_QUEUE)
+        if target.reason == PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING:
+            assert own.borrow_within_cohort is not None and victim.priority < incoming.priority
+    for target in targets:
+        state.remove(target.workload)
+    assert not targets or state.fits(incoming)
+    may_borrow = strategies is not None or not _without_borrowing(queues, cohorts, admitted, incoming)
+    for target in targets:
+        state.add(target.workload)
+        assert not state.fits(incoming, may_borrow)
+        state.remove(target.workload)
+
+
+def _without_borrowing(
+    queues: list[ClusterQueue], cohorts: list[Cohort], admitted: list[WorkloadInfo], incoming: WorkloadInfo
+) -> bool:
+    """True if the set that was found lets the queue stay within its quota: then that, too, must need every victim."""
+    state = KueueState(queues, cohorts, admitted)
+    for target in find_targets(state, incoming, [GPUS]):
+        state.remove(target.workload)
+    return not state.queue(incoming).exceeds(GPUS, incoming.requests[GPUS])
