@@ -105,7 +105,7 @@ class KueueView:
         self._snapshot = Snapshot((*self.levels, HOSTNAME), [self._node(sim, node) for node in nodes])
         self._nodes = [int(leaf.path[-1]) for leaf in self._snapshot.tree.leaves]  # in Kueue's order
 
-    def place(self, sim: Sim, without: Sequence[int] = ()) -> dict[int, int]:
+    def place(self, sim: Sim, without: Sequence[int] | np.ndarray = ()) -> dict[int, int]:
         """Pods of the rest of the job at hand by node; empty if Kueue would let it wait.
 
         without: running jobs to be thought away.

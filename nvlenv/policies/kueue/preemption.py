@@ -376,7 +376,7 @@ def _attempts(
     """With and without borrowing: what is tried, in which order. More candidates are legal for one that borrows not."""
     variants = {candidate.variant for candidate in candidates}
     never_borrows = _spec(queue).borrow_within_cohort is None
-    under_nominal = all(queue.usage.get(what, 0) < queue.quota(what).nominal for what in needs)
+    under_nominal = all(queue.usage[what] < queue.quota(what).nominal for what in needs)
     if not variants - {_Variant.WITHIN_CLUSTER_QUEUE} or (never_borrows and not under_nominal):
         return (True,)
     if never_borrows and _Variant.HIERARCHICAL_RECLAIM not in variants:

@@ -88,7 +88,9 @@ class KueuePreemptionPolicy(KueuePolicy):
         if set(self._policies) <= {PreemptionPolicy.NEVER, PreemptionPolicy.LOWER_PRIORITY}:
             may_go &= sim.jobs["priority"] < job["priority"]
         if sim.jobs["gpus"][may_go].sum() + int(sim.cap[-1, 1]) < view.pods_left(sim) * job["pod_gpus"]:
-            return []  # what most waiting jobs come to, without Kueue's searching
+            return []
+        if not view.place(sim, without=np.flatnonzero(may_go)):  # all of them gone are not enough: no search is needed
+            return []
         state, incoming = self._state(sim, view, may_go)
         mode, needs = assignment_mode(state, incoming)
         if mode != AssignmentMode.PREEMPT:
@@ -165,7 +167,7 @@ def _queues(sim: Sim, within: PreemptionPolicy, reclaim: PreemptionPolicy) -> li
 def _next_turn(sim):
     """Bring up the next waiting job that has not had its turn, with its mask; False: the window ended.
 
-    Other than for `advance` a job's turn comes although nothing is legal for it.
+    Other than for `advance` a job's turn comes although nothing is legal for it; that counts as no decision.
     """
     c = sim.clock[0]
     while True:
@@ -175,12 +177,13 @@ def _next_turn(sim):
                 sim.jobs[j].seen = c.epoch
                 c.unseen -= 1
                 if not is_blocked(sim, j):
-                    if not consider(sim, j):
+                    if consider(sim, j):
+                        c.decisions += 1
+                    else:
                         for a in range(len(sim.mask)):
                             sim.mask[a] = False
                     c.units_left, c.pods_left, c.scope = sim.jobs[j].units, sim.jobs[j].unit_pods, -1
                     c.current = j
-                    c.decisions += 1
                     return True
                 stays_waiting(sim, j)
             c.cursor += 1

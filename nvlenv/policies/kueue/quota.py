@@ -7,6 +7,7 @@ resource_node.go` and `fair_sharing.go` of kubernetes-sigs/kueue at commit ff695
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -73,8 +74,8 @@ class QuotaNode:
         self.parent: QuotaNode | None = None
         self.cohorts: list[QuotaNode] = []
         self.cluster_queues: list[QuotaNode] = []
-        self.subtree_quota: dict[FlavorResource, int] = {what: quota.nominal for what, quota in spec.quotas.items()}
-        self.usage: dict[FlavorResource, int] = {}
+        self.subtree_quota = Counter({what: quota.nominal for what, quota in spec.quotas.items()})
+        self.usage: Counter[FlavorResource] = Counter()
 
     @property
     def ancestors(self) -> Iterator[QuotaNode]:
@@ -91,15 +92,15 @@ class QuotaNode:
     def local_quota(self, what: FlavorResource) -> int:
         """The part of the subtree's quota that its lending limit keeps from everybody outside."""
         limit = self.quota(what).lending_limit
-        return 0 if limit is None else max(0, self.subtree_quota.get(what, 0) - limit)
+        return 0 if limit is None else max(0, self.subtree_quota[what] - limit)
 
     def local_available(self, what: FlavorResource) -> int:
         """What is unused of the local quota."""
-        return max(0, self.local_quota(what) - self.usage.get(what, 0))
+        return max(0, self.local_quota(what) - self.usage[what])
 
     def available(self, what: FlavorResource) -> int:
         """What the node could use more, now, by borrowing too; negative if more is in use than there is."""
-        quota, used = self.subtree_quota.get(what, 0), self.usage.get(what, 0)
+        quota, used = self.subtree_quota[what], self.usage[what]
         if self.parent is None:
             return quota - used
         from_parent, limit = self.parent.available(what), self.quota(what).borrowing_limit
@@ -110,7 +111,7 @@ class QuotaNode:
 
     def potential_available(self, what: FlavorResource) -> int:
         """The same if nothing were in use."""
-        quota, limit = self.subtree_quota.get(what, 0), self.quota(what).borrowing_limit
+        quota, limit = self.subtree_quota[what], self.quota(what).borrowing_limit
         if self.parent is None:
             return quota
         most = self.local_quota(what) + self.parent.potential_available(what)
@@ -118,7 +119,7 @@ class QuotaNode:
 
     def exceeds(self, what: FlavorResource, more: int = 0) -> bool:
         """True if the usage, with so much more, is above the subtree's quota: the node borrows."""
-        return self.usage.get(what, 0) + more > self.subtree_quota.get(what, 0)
+        return self.usage[what] + more > self.subtree_quota[what]
 
     def borrows(self, resources: Collection[FlavorResource]) -> bool:
         """True if the node borrows some of the resources."""
@@ -132,14 +133,14 @@ class QuotaNode:
     def add(self, what: FlavorResource, amount: int) -> None:
         """Charge usage here, and what exceeds the local quota to the parent."""
         beyond = amount - self.local_available(what)
-        self.usage[what] = self.usage.get(what, 0) + amount
+        self.usage[what] += amount
         if self.parent is not None and beyond > 0:
             self.parent.add(what, beyond)
 
     def remove(self, what: FlavorResource, amount: int) -> None:
         """Undo `add`."""
-        in_parent = self.usage.get(what, 0) - self.local_quota(what)
-        self.usage[what] = self.usage.get(what, 0) - amount
+        in_parent = self.usage[what] - self.local_quota(what)
+        self.usage[what] -= amount
         if self.parent is not None and in_parent > 0:
             self.parent.remove(what, min(amount, in_parent))
 
@@ -151,15 +152,14 @@ class QuotaNode:
         """
         if self.parent is None:
             return False, 0.0
-        borrowed: dict[str, int] = {}
+        borrowed, lendable = Counter[str](), Counter[str]()
         for what, quota in self.subtree_quota.items():
-            if (over := self.usage.get(what, 0) - quota) > 0:
-                borrowed[what[1]] = borrowed.get(what[1], 0) + over
+            if (over := self.usage[what] - quota) > 0:
+                borrowed[what[1]] += over
         root = [self.parent, *self.parent.ancestors][-1]
-        lendable: dict[str, int] = {}
         for what in root.subtree_quota if borrowed else ():
-            lendable[what[1]] = lendable.get(what[1], 0) + self.parent.potential_available(what)
-        ratios = [over * 1000.0 / lendable[name] for name, over in borrowed.items() if lendable.get(name, 0) > 0]
+            lendable[what[1]] += self.parent.potential_available(what)
+        ratios = [over * 1000.0 / lendable[name] for name, over in borrowed.items() if lendable[name] > 0]
         ratio = max(ratios, default=0.0)
         if ratio == 0.0:
             return False, 0.0
@@ -206,6 +206,5 @@ def _add_up(cohort: QuotaNode) -> int:
     count = 1 + sum(_add_up(child) for child in cohort.cohorts)
     for child in (*cohort.cohorts, *cohort.cluster_queues):
         for what, quota in child.subtree_quota.items():
-            lent = quota - child.local_quota(what)
-            cohort.subtree_quota[what] = cohort.subtree_quota.get(what, 0) + lent
+            cohort.subtree_quota[what] += quota - child.local_quota(what)
     return count

@@ -91,6 +91,55 @@ def test_what_is_lent_and_borrowed_has_limits() -> None:
     assert nodes["lender"].available(GPUS) == 6
 
 
+def test_a_lending_limit_above_the_quota_keeps_nothing_back() -> None:
+    nodes = QuotaTree([queue("lender", 2, "lab", lending_limit=5), queue("borrower", 4, "lab")]).cluster_queues
+    nodes["lender"].add(GPUS, 1)
+
+    assert nodes["borrower"].available(GPUS) == 5
+    assert nodes["lender"].local_quota(GPUS) == 0
+
+
+def test_resources_without_quota_are_used_beyond_it() -> None:
+    nodes = QuotaTree([queue("a", 2), queue("b", 3, "lab"), queue("c", 4, "lab", borrowing_limit=1)]).cluster_queues
+    cpus = ("gb200", "cpu")
+
+    for name in nodes:
+        assert nodes[name].available(cpus) == nodes[name].potential_available(cpus) == 0
+        assert not nodes[name].exceeds(cpus) and nodes[name].exceeds(cpus, 1)
+    nodes["b"].add(cpus, 2)
+    assert nodes["c"].available(cpus) == -2
+    assert nodes["b"].borrows([GPUS, cpus]) and not nodes["c"].borrows([GPUS, cpus])
+
+
+def test_the_share_is_that_of_the_resource_borrowed_most() -> None:
+    cpus = ("gb200", "cpu")
+    half = {GPUS: ResourceQuota(4), cpus: ResourceQuota(10)}
+    queues = [ClusterQueue("a", half, "lab", fair_weight=2.0), ClusterQueue("b", half, "lab", fair_weight=0.0)]
+    nodes = QuotaTree(queues).cluster_queues
+
+    assert nodes["a"].dominant_resource_share() == (False, 0.0)
+
+    for name in nodes:
+        nodes[name].add(GPUS, 5)  # one of eight is borrowed
+        nodes[name].add(cpus, 15)  # five of twenty are
+    assert nodes["a"].dominant_resource_share() == (False, 125.0)  # per mille, by a weight of two
+    assert nodes["b"].dominant_resource_share() == (True, 250.0)
+    assert nodes["b"].dominant_resource_share() > nodes["a"].dominant_resource_share()
+
+
+def test_usage_beyond_the_local_quota_is_the_cohorts() -> None:
+    nodes = QuotaTree([queue("a", 4, "lab", lending_limit=1), queue("b", 1, "lab")]).cluster_queues
+    lab = nodes["a"].parent
+    assert lab is not None
+
+    used = []
+    for change in (nodes["a"].add, nodes["a"].add, nodes["a"].remove, nodes["a"].remove):
+        change(GPUS, 2)
+        used.append(lab.usage.get(GPUS, 0))
+
+    assert used == [0, 1, 0, 0]
+
+
 def test_cohorts_in_a_circle_are_refused() -> None:
     with pytest.raises(InputError, match="cohorts that form trees"):
         QuotaTree([queue("a", 1, "x")], [Cohort("x", "y"), Cohort("y", "x")])

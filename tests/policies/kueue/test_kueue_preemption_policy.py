@@ -108,7 +108,7 @@ def test_without_anybody_to_preempt_it_is_kueue_tas(case: Case) -> None:
     play(resolve_policy("kueue-tas"), plain)
     play(resolve_policy(NAME), preempting)
 
-    for name in ("waiting", "slowdown", "lost", "busy", "evictions"):
+    for name in ("waiting", "slowdown", "lost", "busy", "evictions", "decisions"):
         assert plain.clock[0][name] == preempting.clock[0][name]
     assert (plain.jobs["finish"] == preempting.jobs["finish"]).all()
     assert (plain.gpu_job == preempting.gpu_job).all()
