@@ -169,6 +169,16 @@ def test_a_queue_above_its_nominal_quota_preempts_only_if_it_may_borrow_meanwhil
     assert assignment_mode(KueueState(queues, (), admitted), high)[0] == AssignmentMode.PREEMPT
 
 
+def test_quota_of_the_own_part_of_the_hierarchy_is_reclaimed_beyond_the_nominal_one() -> None:
+    cohorts = [Cohort("root"), Cohort("left", "root", {GPUS: ResourceQuota(3)})]
+    queues = [queue("a", 2, "left", lending_limit=0, reclaim_within_cohort=ANY), queue("b", 0, "root")]
+    state = KueueState(queues, cohorts, [job("w", "b", 3)])
+
+    assert assignment_mode(state, job("all", "a", 5)) == (AssignmentMode.PREEMPT, {GPUS})
+    assert [target.workload.name for target in find_targets(state, job("all", "a", 5), [GPUS])] == ["w"]
+    assert assignment_mode(state, job("more", "a", 6))[0] == AssignmentMode.NO_FIT
+
+
 def test_the_order_is_evicted_then_other_queues_then_priority_then_youth() -> None:
     queues = [
         queue("a", 8, "lab", within_cluster_queue=LOWER, reclaim_within_cohort=ANY),
@@ -187,6 +197,60 @@ def test_the_order_is_evicted_then_other_queues_then_priority_then_youth() -> No
     for enough in range(1, 6):  # never more than are needed, and always the first ones
         targets = find_targets(KueueState(queues, (), admitted), job("new", "a", enough, priority=5), [GPUS])
         assert sorted(target.workload.name for target in targets) == sorted(order[:enough])
+
+
+def victims(state: KueueState, incoming: WorkloadInfo, strategies: Sequence[Any] | None = None) -> list[str]:
+    """Names of the workloads that are preempted for GPUs, sorted."""
+    return sorted(target.workload.name for target in find_targets(state, incoming, [GPUS], strategies))
+
+
+def test_a_workload_that_uses_other_resources_too_is_a_candidate() -> None:
+    quotas = {GPUS: ResourceQuota(4), ("gb200", "cpu"): ResourceQuota(9)}
+    both = WorkloadInfo("both", "a", {GPUS: 4, ("gb200", "cpu"): 9})
+    cpus = WorkloadInfo("cpus", "a", {("gb200", "cpu"): 0})
+    state = KueueState([ClusterQueue("a", quotas, within_cluster_queue=LOWER)], (), [both, cpus])
+
+    assert victims(state, job("new", "a", 1, priority=1)) == ["both"]
+
+
+def test_a_queue_at_its_nominal_quota_reclaims_nothing_that_it_would_have_to_borrow() -> None:
+    # Quota was taken away: seven are in use of five.
+    queues = [
+        queue("a", 4, "lab", within_cluster_queue=LOWER, reclaim_within_cohort=LOWER),
+        queue("b", 0, "lab"),
+        queue("c", 1, "lab"),
+    ]
+    for used, found in ((4, []), (3, ["mine", "theirs"])):
+        state = KueueState(queues, (), [job("mine", "a", used), job("theirs", "b", 7 - used)])
+        assert victims(state, job("new", "a", 4, priority=1)) == found
+
+
+@pytest.mark.parametrize(("priority", "found"), [(1, ["theirs"]), (0, [])])
+def test_who_borrows_meanwhile_preempts_lower_priorities_only(priority: int, found: list[str]) -> None:
+    lender = queue("c", 4, "lab")
+    preemptor = queue("a", 0, "lab", reclaim_within_cohort=ANY, borrow_within_cohort=BorrowWithinCohort())
+    state = KueueState([preemptor, queue("b", 0, "lab"), lender], (), [job("theirs", "b", 4)])
+
+    assert victims(state, job("new", "a", 2, priority=priority)) == found
+
+
+def test_with_fair_sharing_whoever_reclaims_may_borrow_meanwhile() -> None:
+    queues = [queue("a", 0, "lab", reclaim_within_cohort=ANY), queue("b", 0, "lab"), queue("c", 4, "lab")]
+    state = KueueState(queues, (), [job(f"w{k}", "b", 1) for k in range(4)])
+
+    assert assignment_mode(state, job("new", "a", 1))[0] == AssignmentMode.NO_FIT
+    assert assignment_mode(state, job("new", "a", 1), fair_sharing=True)[0] == AssignmentMode.PREEMPT
+
+
+def test_fair_sharing_takes_the_evicted_first_and_tries_its_second_strategy_only_if_it_has_one() -> None:
+    queues = [queue("a", 0, "lab", reclaim_within_cohort=ANY), queue("b", 0, "lab"), queue("c", 4, "lab")]
+    small = [job(f"w{k}", "b", 1, evicted=k == 2) for k in range(4)]
+    large = [job("w", "b", 4)]
+    new = job("new", "a", 1)
+
+    assert victims(KueueState(queues, (), small), new, STRATEGIES) == ["w2"]
+    assert victims(KueueState(queues, (), large), new, STRATEGIES) == ["w"]  # by its share so far
+    assert victims(KueueState(queues, (), large), new, STRATEGIES[:1]) == []  # it would be left with less
 
 
 # --- Properties -------------------------------------------------------------------------------------------------------
