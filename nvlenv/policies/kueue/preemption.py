@@ -175,9 +175,8 @@ def assignment_mode(
         return AssignmentMode.FIT, frozenset()
     if not _has_place(incoming, state.empty):
         return AssignmentMode.NO_FIT, frozenset()
-    return AssignmentMode.PREEMPT, frozenset(
-        needs | {what for what in incoming.requests if what[0] in incoming.podsets}
-    )
+    fragmented = {what for what in incoming.requests if what[0] in incoming.podsets}
+    return AssignmentMode.PREEMPT, frozenset(needs | fragmented)
 
 
 def find_targets(
@@ -254,9 +253,7 @@ class _Candidate:
     variant: _Variant
     reason: PreemptionReason
     only_without_borrowing: bool = False
-    outside: tuple[
-        QuotaNode, ...
-    ] = ()  # its ClusterQueue and the cohorts below the first one shared with the preemptor
+    outside: tuple[QuotaNode, ...] = ()  # its ClusterQueue and the cohorts that do not hold the preemptor
 
     def is_valid(self, needs: Collection[FlavorResource], may_borrow: bool) -> bool:
         """True if it may still be preempted: another queue, only while everything on the way to it still borrows."""

@@ -101,14 +101,14 @@ class KueuePreemptionPolicy(KueuePolicy):
         """All that Kueue knows: queues, running jobs, nodes; and the job at hand as it asks."""
         admitted: list[WorkloadInfo] = []
         protected: list[WorkloadInfo] = []
-        idle = sim.queues["used"].astype(np.int64)  # what no running job explains: nodes that are being verified
+        verified = sim.queues["used"].copy()  # usage that no running job explains: nodes that are being verified
         for j, usage in _usage_by_job(sim, view).items():
             runs = sim.jobs[j]["status"] == RUNNING
             info = _workload(sim, j, usage, int(sim.jobs[j]["gpus"]) if runs else 0)
             (admitted if may_go[j] else protected).append(info)
             if runs:
-                idle[sim.jobs[j]["queue"]] -= sim.jobs[j]["gpus"]
-        for q, gpus in enumerate(idle):
+                verified[sim.jobs[j]["queue"]] -= sim.jobs[j]["gpus"]
+        for q, gpus in enumerate(verified):
             protected.append(WorkloadInfo(f"verification-{q}", f"{q}", {WHAT: int(gpus)}))
         current = int(sim.clock[0]["current"])
         asks = _workload(sim, current, (), int(view.pods_left(sim) * sim.jobs[current]["pod_gpus"]))
