@@ -253,6 +253,23 @@ def test_fair_sharing_takes_the_evicted_first_and_tries_its_second_strategy_only
     assert victims(KueueState(queues, (), large), new, STRATEGIES[:1]) == []  # it would be left with less
 
 
+@pytest.mark.parametrize("low", ["b", "c"])
+def test_of_equal_shares_the_one_with_the_lower_priority_gives(low: str) -> None:
+    queues = [queue("a", 2, "lab", reclaim_within_cohort=ANY), queue("b", 0, "lab"), queue("c", 0, "lab")]
+    admitted = [job(f"of-{name}", name, 1, priority=-int(name == low)) for name in ("b", "c")]
+
+    assert victims(KueueState(queues, (), admitted), job("new", "a", 1), STRATEGIES) == [f"of-{low}"]
+
+
+def test_a_cohort_within_its_quota_is_left_alone_by_fair_sharing() -> None:
+    cohorts = [Cohort("left", "root"), Cohort("right", "root", {GPUS: ResourceQuota(2)})]
+    queues = [queue("a", 1, "left", reclaim_within_cohort=ANY), queue("b", 0, "right"), queue("c", 2, "root")]
+    admitted, protected = [job("w", "b", 2)], [job("stays", "c", 3)]
+
+    assert victims(KueueState(queues, cohorts, admitted, {}, protected), job("new", "a", 1), STRATEGIES) == []
+    assert victims(KueueState(queues, cohorts, [*admitted, *protected]), job("new", "a", 1), STRATEGIES) == ["stays"]
+
+
 # --- Properties -------------------------------------------------------------------------------------------------------
 
 quotas = st.builds(
