@@ -1,1 +1,1 @@
-
+"""What learns and what judges: training, evaluation, searches, reports and studies, one command each."""

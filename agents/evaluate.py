@@ -77,9 +77,7 @@ class EvaluateOptions:
         default=None, least=1,
     )  # fmt: skip
     seed: int = option("of the workloads", default=0, least=0)
-    split: str = option(
-        "which workloads; test is for the last word only", default="validation", choices=tuple(SPLITS)
-    )
+    split: str = option("which workloads; test is for the last word only", default="validation", choices=tuple(SPLITS))
     reference: str | None = option("the policy that differences are taken against (default: the first)", default=None)
     workers: int = option("processes; 0: as many as cores", default=1, least=0)
     ray: bool = option("processes on the Ray cluster that RAY_ADDRESS names", default=False)
@@ -135,12 +133,12 @@ def evaluate_policies(options: EvaluateOptions, given: Sequence[str]) -> None:
 def seed_groups(options: Sequence[str]) -> dict[str, list[str]]:
     """label -> the policies that match its pattern, sorted. Raises `InputError` for fewer than two."""
     groups = {}
-    for option in options:
-        label, _, pattern = option.partition("=")
+    for given in options:
+        label, _, pattern = given.partition("=")
         path = Path(pattern)  # a shell pattern, relative or not
         found = sorted(map(str, Path(path.anchor).glob(str(path.relative_to(path.anchor))))) if pattern else []
         if not label or len(found) < 2:
-            raise InputError("--seeds", "", repr(option), "LABEL=PATTERN that matches two or more policies")
+            raise InputError("--seeds", "", repr(given), "LABEL=PATTERN that matches two or more policies")
         groups[label] = found
     return groups
 
@@ -148,9 +146,9 @@ def seed_groups(options: Sequence[str]) -> dict[str, list[str]]:
 def make_cases(options: EvaluateOptions) -> list[Case]:
     """Every set of workloads that the command line asks for. Raises `InputError` for two of one name."""
     shifts = tuple(SHIFTS) if "all" in options.shifts else options.shifts
-    asked = [(source, shift, None) for source in options.scenarios for shift in (None, *shifts)]
-    asked += [(options.scenarios[0], None, trace) for trace in options.traces]
-    cases = [make_case(source, options.overrides, options.split, shift, trace) for source, shift, trace in asked]
+    first, overrides, split = options.scenarios[0], options.overrides, options.split
+    cases = [make_case(source, overrides, split, shift) for source in options.scenarios for shift in (None, *shifts)]
+    cases += [make_case(first, overrides, split, trace=trace) for trace in options.traces]
     labels = [case.label for case in cases]
     double = next((label for label in labels if labels.count(label) > 1), None)
     if double is not None:

@@ -1,6 +1,6 @@
 """Make every table and picture of the README from nothing.
 
-    python -m agents.reproduce            run what is missing, then rewrite README.md and the pages in .readme/
+    python -m agents.reproduce            run what is missing, then rewrite README.md and the pages in docs/
     python -m agents.reproduce --check    the same, but say what differs instead of writing (pictures are left alone)
 
 What is made is listed in configs/reproduce.yaml. Steps that are done are not run again: evaluations and trainings go on
@@ -9,7 +9,6 @@ where they stopped. Pictures of the report need Chromium and its driver, and are
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import importlib
 import inspect
@@ -17,6 +16,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +26,7 @@ from agents.evaluation.release import read_results
 from agents.evaluation.tables import HEADS, summary_markdown
 from agents.report import __main__ as report
 from agents.report.shot import can_shoot, shoot
-from nvlenv.common.commandline import DONE, Entry, command
+from nvlenv.common.commandline import DONE, Entry, command, option, parse
 from nvlenv.common.config import CONFIG_ROOTS, Model, load_config
 from nvlenv.common.errors import InputError
 from nvlenv.common.files import write_text, written_whole
@@ -37,14 +37,14 @@ MAIN = {"agents.study": "agents.study.__main__"}  # where a package keeps its co
 MARK = r"(<!-- table {name} -->\n).*?(<!-- end -->)"
 
 
-class Step(Model):
+class PlannedStep(Model):
     """A command whose results tables and pictures are made from."""
 
     run: Literal["agents.evaluate", "agents.train", "agents.study"]
     arguments: tuple[str, ...] = ()
 
 
-class Source(Model):
+class PlannedTable(Model):
     """A table: the results of one set of workloads of a step."""
 
     step: str
@@ -52,7 +52,7 @@ class Source(Model):
     columns: tuple[str, ...] = Field(HEADS, min_length=1)
 
 
-class Picture(Model):
+class PlannedPicture(Model):
     """A figure of a step, or a part of its report."""
 
     step: str
@@ -60,17 +60,17 @@ class Picture(Model):
     report: Literal["top", "replay"] | None = None
 
 
-class Plan(Model):
+class ReproducePlan(Model):
     """configs/reproduce.yaml."""
 
-    steps: dict[str, Step]
-    tables: dict[str, Source] = Field(default_factory=dict)
-    pictures: dict[str, Picture] = Field(default_factory=dict)
+    steps: dict[str, PlannedStep]
+    tables: dict[str, PlannedTable] = Field(default_factory=dict)
+    pictures: dict[str, PlannedPicture] = Field(default_factory=dict)
 
 
-def read_plan(path: Path) -> Plan:
+def load_plan(path: Path) -> ReproducePlan:
     """The plan in a file. Raises `InputError` for steps, columns and parts that do not exist."""
-    plan = load_config(Plan, path)
+    plan = load_config(ReproducePlan, path)
     for kind, entries in (("tables", plan.tables), ("pictures", plan.pictures)):
         for name, entry in entries.items():
             if entry.step not in plan.steps:
@@ -91,7 +91,7 @@ def call(main: Entry, arguments: Sequence[str]) -> int:
     return code or DONE
 
 
-def run_step(name: str, step: Step, folder: Path, workers: int) -> Path:
+def run_step(name: str, step: PlannedStep, folder: Path, workers: int) -> Path:
     """Run a step unless it is done; returns the folder of its results. Raises `InputError` if it fails."""
     out = folder / name
     arguments = [*step.arguments, "--out", str(out)]
@@ -108,14 +108,14 @@ def run_step(name: str, step: Step, folder: Path, workers: int) -> Path:
 
 
 def read_pages(root: Path) -> dict[Path, str]:
-    """README.md and the pages beside its pictures."""
+    """README.md and the pages of docs/, by their files."""
     readme = root / "README.md"
     if not readme.is_file():
         raise InputError("--root", "", str(root), "a folder with README.md in it")
-    return {page: page.read_text("utf-8") for page in (readme, *sorted((root / ".readme").glob("*.md")))}
+    return {page: page.read_text("utf-8") for page in (readme, *sorted((root / "docs").glob("*.md")))}
 
 
-def with_tables(pages: dict[Path, str], plan: Plan, folder: Path) -> dict[Path, str]:
+def with_tables(pages: dict[Path, str], plan: ReproducePlan, folder: Path) -> dict[Path, str]:
     """The pages with every table between its markers made anew. Raises `InputError` for a marker that is nowhere."""
     pages = dict(pages)
     for name, source in plan.tables.items():
@@ -132,7 +132,7 @@ def with_tables(pages: dict[Path, str], plan: Plan, folder: Path) -> dict[Path, 
     return pages
 
 
-def draw(plan: Plan, folder: Path, root: Path) -> Iterator[Path]:
+def draw(plan: ReproducePlan, folder: Path, root: Path) -> Iterator[Path]:
     """Put every picture in its place."""
     for name, picture in plan.pictures.items():
         results = folder / picture.step
@@ -153,23 +153,24 @@ def draw(plan: Plan, folder: Path, root: Path) -> Iterator[Path]:
         yield root / name
 
 
-def parser() -> argparse.ArgumentParser:
-    out = argparse.ArgumentParser(prog="python -m agents.reproduce", description=__doc__, allow_abbrev=False)
-    out.formatter_class = argparse.RawDescriptionHelpFormatter
-    out.add_argument("--plan", type=Path, default=PLAN, metavar="FILE", help="what to make")
-    out.add_argument("--folder", type=Path, default=FOLDER, help="where results are kept (default %(default)s)")
-    out.add_argument("--root", type=Path, default=Path(), help="folder of README.md (default: here)")
-    out.add_argument("--workers", type=int, default=1, help="processes (default 1)")
-    out.add_argument("--check", action="store_true", help="write nothing, say what differs")
-    return out
+@dataclass(frozen=True)
+class ReproduceOptions:
+    __doc__ = __doc__
+
+    plan: Path = option("what to make", default=PLAN, metavar="FILE")
+    folder: Path = option("where results are kept", default=FOLDER)
+    root: Path = option("folder of README.md", default=Path())
+    workers: int = option("processes", default=1, least=1)
+    check: bool = option("write nothing, say what differs", default=False)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    plan, old = read_plan(arguments.plan), read_pages(arguments.root)
+def reproduce(options: ReproduceOptions) -> int:
+    """Run what is missing and bring the documents up to date. Returns 1 if they are only checked and differ, else 0."""
+    plan, old = load_plan(options.plan), read_pages(options.root)
     for name, step in plan.steps.items():
-        run_step(name, step, arguments.folder, arguments.workers)
-    new = with_tables(old, plan, arguments.folder)
-    if arguments.check:
+        run_step(name, step, options.folder, options.workers)
+    new = with_tables(old, plan, options.folder)
+    if options.check:
         for page, text in old.items():
             lines, made = text.splitlines(True), new[page].splitlines(True)
             sys.stdout.writelines(difflib.unified_diff(lines, made, str(page), "as made now"))
@@ -177,7 +178,7 @@ def run(arguments: argparse.Namespace) -> int:
     for page, text in new.items():
         if text != old[page]:
             write_text(page, text)
-    for picture in draw(plan, arguments.folder, arguments.root):
+    for picture in draw(plan, options.folder, options.root):
         print(picture)
     return 0
 
@@ -185,9 +186,9 @@ def run(arguments: argparse.Namespace) -> int:
 @command
 def main(argv: list[str]) -> int:
     """Run the command line; 0: done, 1: --check found a difference, 2: bad input, told in one line, 130: stopped."""
-    arguments = parser().parse_args(argv)
+    options = parse(ReproduceOptions, argv, "python -m agents.reproduce")
     try:
-        return run(arguments)
+        return reproduce(options)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("the same command goes on") from None
 

@@ -27,8 +27,8 @@ from stable_baselines3.common.callbacks import CallbackList
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecEnv
 
-from agents.evaluation.cases import evaluation_scenario
 from agents.evaluation.card import write_card
+from agents.evaluation.cases import evaluation_scenario
 from agents.evaluation.compare import compare_on_scenario, versions
 from agents.evaluation.episodes import find_policy
 from agents.evaluation.figures import draw_set

@@ -9,12 +9,14 @@ FLAT_ENV_ID = "nvlenv/NVL72Flat-v0"  # the same, its observation one vector, for
 def register_envs() -> None:
     """Register the environments with Gymnasium; done by `import nvlenv.envs.env`, and safe to do again."""
     import gymnasium
-    from gymnasium.wrappers import FlattenObservation
 
-    for name in (ENV_ID, FLAT_ENV_ID):
+    for name, kind in ((ENV_ID, "NVL72"), (FLAT_ENV_ID, "NVL72Flat")):
         if name not in gymnasium.registry:
-            wrappers = (FlattenObservation.wrapper_spec(),) if name == FLAT_ENV_ID else ()
-            gymnasium.register(id=name, entry_point="nvlenv.envs.env:NVL72Env", additional_wrappers=wrappers)
+            gymnasium.register(
+                id=name,
+                entry_point=f"nvlenv.envs.env:{kind}Env",
+                vector_entry_point=f"nvlenv.envs.vector:{kind}VectorEnv",
+            )
 
 
 if "gymnasium" in sys.modules:  # else nobody makes environments here, and the engine starts without Gymnasium

@@ -23,7 +23,8 @@ MOST_FILES = 12  # at the top of a folder
 ROLES = {"main", "study"}
 EXTRAS = {
     "torch", "stable_baselines3", "sb3_contrib", "tensorboard", "matplotlib", "ray", "kubernetes", "fastapi", "uvicorn",
-    "starlette", "prometheus_client", "optuna", "cma", "onnx", "onnxruntime", "selenium", "tqdm", "rich", "scipy", "jinja2",
+    "starlette", "prometheus_client", "optuna", "cma", "onnx", "onnxruntime", "selenium", "tqdm", "rich", "scipy",
+    "jinja2",
 }  # fmt: skip
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -120,9 +121,9 @@ def untold() -> list[str]:
         for node in public(tree):
             if not ast.get_docstring(node) and not takes_docstring_of_its_file(node):
                 found.append(f"{name}.{node.name}")
-            for method in node.body if isinstance(node, ast.ClassDef) else ():
-                if isinstance(method, Definition) and not method.name.startswith("_") and not ast.get_docstring(method):
-                    found.append(f"{name}.{node.name}.{method.name}")
+            if isinstance(node, ast.ClassDef):
+                methods = [part for part in node.body if isinstance(part, Definition) and not part.name.startswith("_")]
+                found += [f"{name}.{node.name}.{part.name}" for part in methods if not ast.get_docstring(part)]
     return found
 
 

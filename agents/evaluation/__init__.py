@@ -1,1 +1,1 @@
-"""What policies are worth: episodes, cases, statistics, tables, figures, the release."""
+"""What policies are worth: cases are played and compared, and told in tables, words, figures, cards and a record."""

@@ -69,36 +69,29 @@ def _training(manifest: Json) -> str:
     config = manifest.get("config") or {}
     if not config:
         return "The file does not say how it was made."
-    lines = []
-    scenarios = config.get("scenarios") or [manifest.get("scenario", "unknown")]
+    scenarios = ", ".join(map(str, config.get("scenarios") or [manifest.get("scenario", "unknown")]))
     overrides = ", ".join(f"`{text}`" for text in config.get("overrides") or ()) or "none"
-    lines.append(
-        f"- data: workloads of the train split of {', '.join(map(str, scenarios))}; settings changed: {overrides}"
-    )
+    lines = [f"data: workloads of the train split of {scenarios}; settings changed: {overrides}"]
     if "scenario_digest" in manifest:
-        lines.append(f"- digest of the first scenario's settings: `{manifest['scenario_digest'][:16]}`")
+        lines.append(f"digest of the first scenario's settings: `{manifest['scenario_digest'][:16]}`")
     if "steps" in manifest:
-        lines.append(f"- decisions seen: {manifest['steps']:,}")
+        lines.append(f"decisions seen: {manifest['steps']:,}")
     if "seed" in config:
-        lines.append(f"- seed: {config['seed']}")
+        lines.append(f"seed: {config['seed']}")
     if config.get("init"):
-        lines.append(f"- started from: `{Path(config['init']).name}`")
+        lines.append(f"started from: `{Path(config['init']).name}`")
     for name, value in sorted(config.items()):
         if isinstance(value, dict):
-            lines.append(f"- {name}: {', '.join(f'{key} {value[key]}' for key in sorted(value))}")
-    lines.append("- selection: the best by mean cost on validation workloads; test workloads played no part")
-    return "\n".join(lines)
+            lines.append(f"{name}: {', '.join(f'{key} {value[key]}' for key in sorted(value))}")
+    lines.append("selection: the best by mean cost on validation workloads; test workloads played no part")
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def _worth(manifest: Json, results: Json | None) -> str:
     if results is None:
         return "Not evaluated yet: `python -m agents.evaluate --policies baseline FILE --out results`."
     parts = []
-    for label in results["labels"]:
-        each = results["sets"][label]
-        name = _own_name(manifest, results, each)
-        if name is None:
-            continue
+    for label, each, name in _own_sets(manifest, results):
         parts += [f"### {label}", *_verdict(each, name, label), summary_markdown(each["summary"])]
     if not parts:
         return "The evaluation at hand does not hold this file."
@@ -112,19 +105,21 @@ def _worth(manifest: Json, results: Json | None) -> str:
     return "\n\n".join([head, *parts])
 
 
-def _own_name(manifest: Json, results: Json, each: Json) -> str | None:
-    """The name under which this very file was evaluated; in a training run, the only one that is a path."""
+def _own_sets(manifest: Json, results: Json) -> Iterator[tuple[str, Json, str]]:
+    """The sets in which this very file was evaluated, and its name there; of a training run, the only path."""
     policies = results["policies"]
     known = [name for name in policies if policies[name] == manifest["sha256"]]
-    paths = [name for name in each["summary"]["policies"] if "/" in name and not policies.get(name)]
-    return next(iter(known or paths), None)
+    for label in results["labels"]:
+        each = results["sets"][label]
+        paths = [name for name in each["summary"]["policies"] if "/" in name and not policies.get(name)]
+        for name in (known or paths)[:1]:
+            yield label, each, name
 
 
 def _verdict(each: Json, name: str, label: str) -> Iterator[str]:
     """Where it wins, ties and loses, in words."""
     yield f"{verdict_in_words(each, name, label)} {gap_in_words(each, name)}"
-    found = standing(each, name)
-    words = standing_in_words(each, name)
+    found, words = standing(each, name), standing_in_words(each, name)
     if not found["tie"] and not found["worse"]:
         words += " It ties with none and loses to none of them."
     yield words[0].upper() + words[1:]
@@ -132,15 +127,12 @@ def _verdict(each: Json, name: str, label: str) -> Iterator[str]:
 
 def _elsewhere(manifest: Json, results: Json | None) -> str:
     """The sets that were not what it was trained on, and what became of it there."""
-    if results is None:
-        return ""
-    lines, trained = [], manifest.get("scenario")
-    for label in results["labels"]:
-        each = results["sets"][label]
-        name = _own_name(manifest, results, each)
-        if name is None or label == trained:
-            continue
-        difference, reference = each["summary"]["policies"][name]["difference"], each["summary"]["reference"]
-        word = {"lower": "better than", "higher": "worse than", "tie": "a tie with", "reference": "is"}
-        lines.append(f"- {label}: {word[difference['verdict']]} {short_name(reference)}, {difference['mean']:+.3f}")
-    return "\n".join([*lines, ""]) if lines else ""
+    word = {"lower": "better than", "higher": "worse than", "tie": "a tie with", "reference": "is"}
+    lines = []
+    for label, each, name in _own_sets(manifest, results) if results else ():
+        if label != manifest.get("scenario"):
+            difference, reference = each["summary"]["policies"][name]["difference"], each["summary"]["reference"]
+            lines.append(
+                f"- {label}: {word[difference['verdict']]} {short_name(reference)}, {difference['mean']:+.3f}\n"
+            )
+    return "".join(lines)

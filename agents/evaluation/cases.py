@@ -67,12 +67,12 @@ def make_case(
     return Case(label, str(source), tuple(settings), scenario, plain.name, warm_jobs)
 
 
-# --------------------------------------------------------------------------------------------------------------------
 # Out of distribution: scenario -> what to override
-# --------------------------------------------------------------------------------------------------------------------
+
+Shift = Callable[[Scenario], list[str]]
 
 
-def _load(factor: float) -> Callable[[Scenario], list[str]]:
+def _load(factor: float) -> Shift:
     def override(scenario: Scenario) -> list[str]:
         if scenario.workload.load is None:
             raise InputError(scenario.name, "workload.load", "none", "a load that can be changed")
@@ -81,15 +81,7 @@ def _load(factor: float) -> Callable[[Scenario], list[str]]:
     return override
 
 
-def _more_heroes(scenario: Scenario) -> list[str]:
-    return _with_heroes(scenario, lambda hero: {"share": 2 * hero.share})
-
-
-def _noise(sigma: float) -> Callable[[Scenario], list[str]]:
-    return lambda scenario: [f"workload.estimate_sigma={sigma:g}"]
-
-
-def _racks(racks: int) -> Callable[[Scenario], list[str]]:
+def _racks(racks: int) -> Shift:
     """As many racks per block, and heroes of about the same share of the cluster in whole slices."""
 
     def override(scenario: Scenario) -> list[str]:
@@ -132,13 +124,13 @@ def _maintenance(scenario: Scenario, racks: int) -> str:
     return json.dumps([{**window.model_dump(mode="json"), "racks": left} for window, left in kept if left])
 
 
-SHIFTS: dict[str, Callable[[Scenario], list[str]]] = {
+SHIFTS: dict[str, Shift] = {
     "load-20": _load(0.8),
     "load+20": _load(1.2),
-    "heroes-x2": _more_heroes,
-    "estimates-exact": _noise(0.0),
-    "estimates-0.3": _noise(0.3),
-    "estimates-1.0": _noise(1.0),
+    "heroes-x2": lambda scenario: _with_heroes(scenario, lambda hero: {"share": 2 * hero.share}),
+    "estimates-exact": lambda scenario: ["workload.estimate_sigma=0"],
+    "estimates-0.3": lambda scenario: ["workload.estimate_sigma=0.3"],
+    "estimates-1.0": lambda scenario: ["workload.estimate_sigma=1"],
     "racks-8": _racks(8),
     "racks-33": _racks(33),
     "racks-128": _racks(128),
@@ -146,9 +138,7 @@ SHIFTS: dict[str, Callable[[Scenario], list[str]]] = {
 }
 
 
-# --------------------------------------------------------------------------------------------------------------------
 # Replays
-# --------------------------------------------------------------------------------------------------------------------
 
 
 def warm_started(scenario: Scenario, split: str) -> tuple[Scenario, int]:

@@ -16,8 +16,8 @@ import sqlite3
 import sys
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from pathlib import Path
 
@@ -49,7 +49,7 @@ from nvlenv.simulator.step import advance, step
 
 BASELINE = "baseline"  # a policy by this name is the tuned baseline of each scenario
 STORE = "cells.sqlite"
-PLAYED_BY = ("episodes.py", "bound.py")  # files beside this one that decide what an episode gives
+PLAYED_BY = ("episodes.py",)  # beside nvlenv, what decides what an episode gives
 VERSIONED = ("nvlenv", "numpy", "numba", "gymnasium", "torch", "stable-baselines3", "sb3-contrib")
 DECISIONS = 1_000  # whose latency is measured,
 FIRST = 20  # after these: code is loaded, caches are cold
@@ -118,13 +118,17 @@ class Store:
         series = np.frombuffer(zlib.decompress(found[1]), np.float64).reshape(-1, len(SAMPLE_FIELDS))
         return json.loads(found[0]), series
 
-    def put(self, key: str, cell: Cell) -> None:
-        """Keep a cell, for good once the database commits."""
-        row = (key, json.dumps(cell[0]), zlib.compress(np.ascontiguousarray(cell[1], np.float64).tobytes(), 1))
-        self.database.execute("INSERT OR REPLACE INTO cells VALUES (?, ?, ?)", row)
+    def put(self, cells: Mapping[str, Cell]) -> None:
+        """Keep cells under their keys, all or none."""
+        rows = [
+            (key, json.dumps(metrics), zlib.compress(np.ascontiguousarray(series, np.float64).tobytes(), 1))
+            for key, (metrics, series) in cells.items()
+        ]
+        with self.database:
+            self.database.executemany("INSERT OR REPLACE INTO cells VALUES (?, ?, ?)", rows)
 
 
-class Player:
+class CasePlayer:
     """Plays cases: over the processes of `mapped`, with a progress bar, and never what the store already has."""
 
     def __init__(self, store: Store | None = None, mapped: Mapper = map, quiet: bool = True) -> None:
@@ -136,14 +140,14 @@ class Player:
         keys = {name: self._key(case, name) for name in dict.fromkeys(meant.values())}
         known = [self._known(keys, seed) for seed in seeds]
         missing = [[name for name in keys if name not in cells] for cells in known]
-        tasks = [(k, names) for k, names in enumerate(missing) if names]
-        for (k, _), played in zip(tasks, self._played(case, [(seeds[k], names) for k, names in tasks]), strict=True):
+        todo = [k for k, names in enumerate(missing) if names]
+        results = self.mapped(partial(_play, case=case), [(seeds[k], missing[k]) for k in todo])
+        bar = tqdm(results, case.label, len(todo), disable=self.quiet or not todo, file=sys.stderr)
+        for k, played in zip(todo, bar, strict=True):
             for name in played.metrics:
                 known[k][name] = played.metrics[name], played.series.get(name, np.empty((0, len(SAMPLE_FIELDS))))
-                if self.store is not None:
-                    self.store.put(_hash(keys[name], seeds[k]), known[k][name])
             if self.store is not None:
-                self.store.database.commit()
+                self.store.put({_hash(keys[name], seeds[k]): known[k][name] for name in played.metrics})
         return [
             Played(*({name: cells[meant[name]][part] for name in meant} for part in (0, 1)))  # type: ignore[arg-type]
             for cells in known
@@ -159,22 +163,15 @@ class Player:
         found = {name: self.store.get(_hash(key, seed)) for name, key in keys.items()}
         return {name: cell for name, cell in found.items() if cell is not None}
 
-    def _played(self, case: Case, tasks: list[tuple[np.random.SeedSequence, list[str]]]) -> Iterable[Played]:
-        played = self.mapped(partial(_play, case=case), tasks)
-        return tqdm(played, case.label, len(tasks), disable=self.quiet or not tasks, file=sys.stderr)  # type: ignore[no-any-return]
-
 
 @contextmanager
-def open_player(out: Path | None, workers: int, quiet: bool, ray: bool = False) -> Iterator[Player]:
+def open_player(out: Path | None, workers: int, quiet: bool, ray: bool = False) -> Iterator[CasePlayer]:
     """A player with a store in the folder `out` (None: nothing is kept), whose processes end with it."""
-    store = Store(out / STORE) if out is not None else None
-    try:
-        with fan_out(workers, ray) as mapped:
-            yield Player(store, mapped, quiet)
-    finally:
+    with ExitStack() as stack:
+        store = None if out is None else Store(out / STORE)
         if store is not None:
-            store.database.commit()
-            store.database.close()
+            stack.callback(store.database.close)
+        yield CasePlayer(store, stack.enter_context(fan_out(workers, ray)), quiet)
 
 
 def _play(task: tuple[np.random.SeedSequence, list[str]], case: Case) -> Played:
@@ -207,15 +204,18 @@ def about_case(case: Case) -> Json:
 
 
 def compare_on_case(
-    case: Case, names: Sequence[str], settings: Json, player: Player, groups: Mapping[str, Sequence[str]] | None = None
+    case: Case,
+    names: Sequence[str],
+    settings: Json,
+    player: CasePlayer,
+    groups: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[Json, list[Played]]:
     """All numbers about one set of workloads, and what was played.
 
     `settings` has split, seed, episodes and reference; `groups`: label -> policies of one recipe, trained with several
     seeds.
     """
-    seeds = split_seeds(settings["seed"], settings["split"], settings["episodes"])
-    played = player.play(case, names, seeds)
+    played = player.play(case, names, split_seeds(settings["seed"], settings["split"], settings["episodes"]))
     return {**about_case(case), **describe_played(played, names, settings["reference"], groups)}, played
 
 
@@ -228,7 +228,7 @@ def compare_on_scenario(
     settings = {"split": "validation", "seed": 0, "episodes": episodes, "reference": reference or names[0]}
     played_scenario, warm_jobs = warm_started(scenario, "validation")
     case = Case(scenario.name, scenario.name, (), played_scenario, scenario.name, warm_jobs)
-    each, played = compare_on_case(case, names, settings, Player(quiet=quiet))
+    each, played = compare_on_case(case, names, settings, CasePlayer(quiet=quiet))
     del settings["reference"]  # it is in the summary
     return {**settings, "versions": versions(), **each}, played
 

@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from agents.evaluation.bound import pooled_easy, pooled_fcfs
 from nvlenv.envs.scenario import Episode, Scenario, prepare
+from nvlenv.policies.heuristics.rule import parse_rule
+from nvlenv.policies.kueue.policy import KUEUE
 from nvlenv.policies.play import play
 from nvlenv.policies.resolver import baseline_name, resolve_policy
 from nvlenv.simulator.decision import Policy
+from nvlenv.simulator.forecast import target_size
+from nvlenv.simulator.pooled import waiting_in_pool
 from nvlenv.simulator.state import RUNNING, SAMPLE_FIELDS, SLOT_SIZES, WAITING, Sim
 from nvlenv.workload.formats.registry import cached_trace
 from nvlenv.workload.mix import TraceWorkload
@@ -117,12 +120,22 @@ def play_policy(name: str, scenario: Scenario, episode: Episode, warm_jobs: int 
 
 
 def play_reference(name: str, scenario: Scenario, episode: Episode, warm_jobs: int, baseline: str) -> Metrics:
-    """The cost of the workload without topology: under the baseline's queue discipline (BOUND, see `agents.evaluation.bound`), or
-    first come, first served with backfilling as in the reward's twin (TWIN)."""
+    """The cost of the workload without topology (`nvlenv.simulator.pooled`): under the baseline's queue discipline
+    (BOUND), or first come, first served with backfilling as in the reward's twin (TWIN)."""
     sim = loaded(scenario, episode, warm_jobs, sample=False)
     hours = float(sim.clock["horizon"][0] - sim.clock["measure_from"][0])
-    waiting = pooled_easy(sim, baseline) if name == BOUND else pooled_fcfs(sim)
+    waiting = pooled_easy(sim, baseline) if name == BOUND else waiting_in_pool(sim)
     return {"cost": waiting / hours / episode.cluster.gpus}
+
+
+def pooled_easy(sim: Sim, baseline: str) -> float:
+    """Weighted waiting GPU-hours of a freshly loaded simulator as one pool that keeps GPUs for whom the baseline does.
+
+    A baseline that reserves nothing lends the pool its queue order alone; every hero is reserved for.
+    """
+    rule = parse_rule("best-fit" if baseline.startswith(KUEUE) else baseline)
+    least = int(target_size(sim, rule.easy_slices, rule.easy_share))
+    return waiting_in_pool(sim, least, rule.easy_patience)
 
 
 def play_workload(

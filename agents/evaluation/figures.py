@@ -74,6 +74,18 @@ def _axes(title: str, x: str, y: str, width: float = 8.0, height: float = 4.2) -
     return figure, axes
 
 
+def _bars(
+    axes: Axes, values: np.ndarray, room: float, row: int, names: Sequence[str], order: Sequence[str], **rest: Any
+) -> None:
+    """The bars (n,) of policy `row` of `names`, beside those of the others; together they are `room` wide."""
+    k, width = order.index(names[row]), room / len(names)
+    at = np.arange(len(values)) + (row - (len(names) - 1) / 2) * width
+    axes.bar(
+        at, values, width, color=OKABE_ITO[k % 8], hatch=HATCHES[k % 8], edgecolor="white", linewidth=0.5,
+        label=short_name(names[row]), **rest,
+    )  # fmt: skip
+
+
 def decay_curve(results: Json, order: Sequence[str]) -> Figure:
     """Free 16-node slots over time since an empty cluster: how fast each policy loses them, and keeps how many."""
     figure, axes = _axes("How a cluster fragments since it was empty", "hours", "free 16-node slots")
@@ -85,16 +97,17 @@ def decay_curve(results: Json, order: Sequence[str]) -> Figure:
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
     axes.legend(frameon=False)
-    note = f"mean over {_workloads(results)} workloads, running mean of {RUNNING_MEAN} samples; band: 95 % of the mean"
+    workloads = len(next(iter(results["workloads"].values()))["cost"])
+    note = f"mean over {workloads} workloads, running mean of {RUNNING_MEAN} samples; band: 95 % of the mean"
     figure.text(0.01, -0.03, note, fontsize=8)
     return figure
 
 
 def frontier(results: Json, order: Sequence[str]) -> Figure:
     """Hero wait against the wait of all other jobs: down and left is better."""
-    title = "What heroes gain and others pay"
     names = candidates(results["summary"])
-    figure, axes = _axes(title, "mean wait of other jobs (h)", "mean wait of heroes (h)", 6.8, 4.6 + 0.28 * len(names))
+    labels = "mean wait of other jobs (h)", "mean wait of heroes (h)"
+    figure, axes = _axes("What heroes gain and others pay", *labels, 6.8, 4.6 + 0.28 * len(names))
     figure.set_layout_engine("constrained")  # the legend is part of the picture wherever it is shown
     for name in names:
         k, row = order.index(name), results["summary"]["policies"][name]["intervals"]
@@ -152,15 +165,10 @@ def waits_by_class(results: Json, order: Sequence[str]) -> Figure:
     known = list(CLASS_COLOURS)
     keys.sort(key=lambda key: known.index(key.removeprefix("wait_")) if key.removeprefix("wait_") in known else -1)
     figure, axes = _axes("Mean wait by class", "", "hours")
-    width, least = 0.84 / len(names), 1 / 60
+    least = 1 / 60
     for row, name in enumerate(names):
-        k = order.index(name)
-        means = [max(policies[name]["mean"].get(key) or 0.0, least) for key in keys]
-        at = np.arange(len(keys)) + (row - (len(names) - 1) / 2) * width
-        axes.bar(
-            at, means, width, bottom=0, color=OKABE_ITO[k % 8], label=short_name(name), hatch=HATCHES[k % 8],
-            edgecolor="white", linewidth=0.5,
-        )  # fmt: skip
+        means = np.array([max(policies[name]["mean"].get(key) or 0.0, least) for key in keys])
+        _bars(axes, means, 0.84, row, names, order, bottom=0)
     axes.set_xticks(range(len(keys)), [key.removeprefix("wait_") for key in keys])
     axes.set_yscale("log")
     axes.set_ylim(bottom=least)
@@ -173,22 +181,16 @@ def waits_by_class(results: Json, order: Sequence[str]) -> Figure:
 
 def gap_by_set(sets: Mapping[str, Json], order: Sequence[str]) -> Figure:
     """The share of the gap between the reference and the pool without topology that each policy closes, by set."""
-    labels = [label for label, each in sets.items() if _gaps(each)]
+    labels = [label for label, each in sets.items() if gaps(each)]
     reference = next(iter(sets.values()))["summary"]["reference"]
     title = f"Share of the gap closed between {short_name(reference)} (0) and the pool without topology (1)"
     figure, axes = _axes(title, "", "share of the gap", max(6.0, 2.0 + 1.1 * len(labels)))
-    names = [name for name in order if any(name in _gaps(sets[label]) for label in labels)]
-    width = 0.8 / max(1, len(names))
+    names = [name for name in order if any(name in gaps(sets[label]) for label in labels)]
     for row, name in enumerate(names):
-        k = order.index(name)
-        at = np.arange(len(labels)) + (row - (len(names) - 1) / 2) * width
-        shares = [_gaps(sets[label]).get(name, {"mean": np.nan, "low": None, "high": None}) for label in labels]
-        mean = np.array([share["mean"] for share in shares], np.float64)
-        error = np.array([[_gap(s["mean"], s["low"]), _gap(s["high"], s["mean"])] for s in shares]).T
-        axes.bar(
-            at, mean, width, yerr=error, color=OKABE_ITO[k % 8], hatch=HATCHES[k % 8], edgecolor="white", linewidth=0.5,
-            error_kw={"elinewidth": 0.9}, label=short_name(name),
-        )  # fmt: skip
+        shares = [gaps(sets[label]).get(name, {}) for label in labels]
+        low, mean, high = (np.array([s.get(key) for s in shares], np.float64) for key in ("low", "mean", "high"))
+        error = np.nan_to_num(np.maximum([mean - low, high - mean], 0.0))  # none where an interval has no end
+        _bars(axes, mean, 0.8, row, names, order, yerr=error, error_kw={"elinewidth": 0.9})
     axes.axhline(0, color="black", linewidth=0.8)
     axes.axhline(1, color="black", linewidth=1.2, linestyle=":")
     axes.set_ylim(max(axes.get_ylim()[0], -1.0), min(axes.get_ylim()[1], 2.0))
@@ -239,27 +241,17 @@ def class_colours(names: Sequence[str]) -> list[str]:
     return [CLASS_COLOURS.get(name) or spare[k % len(spare)] for k, name in enumerate(names)]
 
 
-def has_gap(each: Json) -> bool:
-    """True if some policy of a set closes, or widens, a gap to the pool without topology."""
-    return bool(_gaps(each))
+def gaps(each: Json) -> dict[str, Json]:
+    """The share that every policy of a set closes of a gap to the pool without topology, where there is one.
 
-
-def _gaps(each: Json) -> dict[str, Json]:
-    """The share closed by every policy of a set that has a gap, the reference itself left out."""
+    Name -> interval; the reference itself is left out.
+    """
     summary = each["summary"]
     return {
         name: summary["policies"][name]["gap_closed_interval"]
         for name in candidates(summary)
         if name != summary["reference"] and summary["policies"][name]["gap_closed"] is not None
     }
-
-
-def _gap(high: float | None, low: float | None) -> float:
-    return 0.0 if high is None or low is None else max(0.0, high - low)
-
-
-def _workloads(results: Json) -> int:
-    return len(next(iter(results["workloads"].values()))["cost"])
 
 
 ONE_SET: dict[str, Callable[[Json, Sequence[str]], Figure]] = {
@@ -280,7 +272,7 @@ def draw_results(results: Json, folder: Path) -> list[Path]:
     order, sets = results["names"], {label: results["sets"][label] for label in results["labels"]}
     pictures = []
     for k, (label, each) in enumerate(sets.items()):
-        pictures += draw_set(each, order, folder if k == 0 else folder / label.replace(" ", "-"))
-    if any(has_gap(each) for each in sets.values()):
+        pictures += draw_set(each, order, folder / label.replace(" ", "-") if k else folder)
+    if any(gaps(each) for each in sets.values()):
         pictures.append(save(gap_by_set(sets, order), folder / "gap_closed.png"))
     return pictures

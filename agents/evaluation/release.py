@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from agents.evaluation.cases import Case, make_case
-from agents.evaluation.compare import BASELINE, Player, name_on_case, open_player, policy_fingerprint
+from agents.evaluation.compare import BASELINE, CasePlayer, name_on_case, open_player, policy_fingerprint
 from agents.evaluation.episodes import TRUE_DURATIONS, split_seeds
-from agents.evaluation.summary import columns_as_json, columns_of
+from agents.evaluation.statistics import mean_known
+from agents.evaluation.summary import Json, columns_as_json, columns_of
 from nvlenv.common.config import read_yaml
 from nvlenv.common.errors import InputError
 from nvlenv.policies.learned import read_policy_file
@@ -30,8 +30,8 @@ def check_release(folder: Path, workers: int = 1, quiet: bool = False) -> bool:
     results = read_results(folder)
     problems = list(_check_file(folder, results))
     with open_player(None, workers, quiet) as player:
-        for label, each in results["sets"].items():
-            found = list(_check_set(folder, results, label, each, player))
+        for label in results["sets"]:
+            found = list(_check_set(folder, results, label, player))
             print(f"{label}: {results['episodes']} workloads played again, {'as recorded' if not found else 'DIFFERS'}")
             problems += found
     for problem in problems:
@@ -40,7 +40,7 @@ def check_release(folder: Path, workers: int = 1, quiet: bool = False) -> bool:
     return not problems
 
 
-def read_results(path: Path) -> dict[str, Any]:
+def read_results(path: Path) -> Json:
     """The results in a file, or in the folder of an evaluation, a training run or a release.
 
     A training run compares on one set of workloads; it reads like an evaluation with that one. Raises `InputError`.
@@ -64,7 +64,7 @@ def read_results(path: Path) -> dict[str, Any]:
     return results
 
 
-def _trained_on(run: Path) -> dict[str, Any]:
+def _trained_on(run: Path) -> Json:
     """Where the scenario of a training run comes from, by its config."""
     if not (run / "config.yaml").is_file():
         return {}
@@ -72,61 +72,44 @@ def _trained_on(run: Path) -> dict[str, Any]:
     return {"source": config["scenarios"][0], "overrides": list(config.get("overrides") or ())}
 
 
-def _check_file(folder: Path, results: dict[str, Any]) -> Iterator[str]:
+def _check_file(folder: Path, results: Json) -> Iterator[str]:
     """The policy file is whole (reading it checks its own hash) and the one that was evaluated."""
     _, manifest = read_policy_file(folder / "policy.npz")
     print(f"policy.npz: sha256 {manifest['sha256']}")
-    recorded = {value for value in results["policies"].values() if value}
-    if manifest["sha256"] not in recorded:
+    if manifest["sha256"] not in results["policies"].values():
         yield f"policy.npz has the fingerprint {manifest['sha256']}, which none of the evaluated policies had"
 
 
-def _check_set(
-    folder: Path, results: dict[str, Any], label: str, each: dict[str, Any], player: Player
-) -> Iterator[str]:
-    case = _case_of(results, each)
+def _check_set(folder: Path, results: Json, label: str, player: CasePlayer) -> Iterator[str]:
+    each = results["sets"][label]
+    case = make_case(each["source"], each["overrides"], results["split"])
     if case.scenario.digest() != each["scenario_digest"]:
         yield f"{label}: its scenario has other settings now than when it was recorded"
         return
-    recorded = {name: _recorded(name, sha256, each) for name, sha256 in results["policies"].items()}
-    names = {name: _here(folder, name, case, sha256) for name, sha256 in recorded.items()}
-    present = {name: found for name, found in names.items() if found is not None}
-    yield from (f"{label}: {name} is not here, so it was not played" for name in names if name not in present)
+    here = {}
+    for name, recorded in results["policies"].items():
+        plain = name.removesuffix(TRUE_DURATIONS)  # `baseline` is another policy in every scenario
+        meant = each["baseline"] + name[len(plain) :] if plain == BASELINE else recorded
+        if (found := _found_here(folder, name, case, meant)) is None:
+            yield f"{label}: {name} is not here, so it was not played"
+        else:
+            here[name] = found
     seeds = split_seeds(results["seed"], results["split"], results["episodes"])
-    again = columns_as_json(columns_of(player.play(case, list(present.values()), seeds)))
-    for name, found in present.items():
+    again = columns_as_json(columns_of(player.play(case, list(here.values()), seeds)))
+    for name, found in here.items():
         for metric, recorded in each["workloads"][name].items():
-            if not _same(recorded, again[found].get(metric, [])):
-                yield f"{label}, {name}, {metric}: recorded mean {_mean(recorded)}, now {_mean(again[found][metric])}"
+            before, now = (np.array(rows, np.float64) for rows in (recorded, again[found].get(metric, [])))
+            if before.shape != now.shape or not np.allclose(before, now, rtol=TOLERANCE, atol=1e-9, equal_nan=True):
+                means = f"recorded mean {mean_known(before):.6g}, now {mean_known(now):.6g}"
+                yield f"{label}, {name}, {metric}: {means}"
 
 
-def _recorded(name: str, sha256: str, each: dict[str, Any]) -> str:
-    """The policy that a name stood for in this set: `baseline` is another one in every scenario."""
-    plain = name.removesuffix(TRUE_DURATIONS)
-    return each["baseline"] + name[len(plain) :] if plain == BASELINE else sha256
-
-
-def _case_of(results: dict[str, Any], each: dict[str, Any]) -> Case:
-    """The set of workloads again, from what was written about it."""
-    return make_case(each["source"], each["overrides"], results["split"])
-
-
-def _here(folder: Path, name: str, case: Case, sha256: str) -> str | None:
-    """A recorded policy as it is found now: a heuristic by its name, a file in the release or where it was."""
+def _found_here(folder: Path, name: str, case: Case, fingerprint: str) -> str | None:
+    """A recorded policy as it is found now: a file in the release or where it was, a heuristic by its name."""
     own = str(folder / "policy.npz")
-    if policy_fingerprint(own) == sha256:
+    if policy_fingerprint(own) == fingerprint:
         return own
     try:
-        return name if policy_fingerprint(name_on_case(name, case)) == sha256 else None
+        return name if policy_fingerprint(name_on_case(name, case)) == fingerprint else None
     except InputError:
         return None
-
-
-def _same(recorded: list[float | None], again: list[float | None]) -> bool:
-    a, b = (np.array(values, np.float64) for values in (recorded, again))
-    return a.shape == b.shape and bool(np.allclose(a, b, rtol=TOLERANCE, atol=1e-9, equal_nan=True))
-
-
-def _mean(values: list[float | None]) -> str:
-    found = [value for value in values if value is not None]
-    return f"{np.mean(found):.6g}" if found else "none"

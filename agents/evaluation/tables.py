@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 

@@ -15,17 +15,15 @@ def standing(each: Json, name: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {"better": [], "tie": [], "worse": []}
     for other in candidates(each["summary"]):
         if other != name:
-            word = VERDICTS[paired(*_costs(each, name, other)).verdict]
-            found[word].append(other)
+            found[VERDICTS[paired(*_costs(each, name, other)).verdict]].append(other)
     return found
 
 
 def standing_in_words(each: Json, name: str) -> str:
     """The same as a sentence."""
-    found, parts = standing(each, name), []
-    for word, text in (("better", "costs less than"), ("tie", "ties with"), ("worse", "costs more than")):
-        if found[word]:
-            parts.append(f"{text} {_listed([short_name(other) for other in found[word]])}")
+    texts = {"better": "costs less than", "tie": "ties with", "worse": "costs more than"}
+    found = standing(each, name)
+    parts = [f"{texts[word]} {_listed(list(map(short_name, found[word])))}" for word in texts if found[word]]
     return f"{short_name(name)} {_listed(parts)}." if parts else f"{short_name(name)} was compared with nothing else."
 
 
@@ -78,9 +76,10 @@ def typical_workload(each: Json, name: str, other: str) -> int:
     return int(np.argmin(np.abs(difference - difference.mean())))
 
 
-def _costs(each: Json, *names: str) -> list[np.ndarray]:
-    """The costs (n,) of policies by workload."""
-    return [np.array(each["workloads"][name]["cost"], np.float64) for name in names]
+def _costs(each: Json, name: str, other: str) -> tuple[np.ndarray, np.ndarray]:
+    """The costs (n,) of two policies by workload."""
+    mine, theirs = (np.array(each["workloads"][n]["cost"], np.float64) for n in (name, other))
+    return mine, theirs
 
 
 def _listed(parts: list[str]) -> str:

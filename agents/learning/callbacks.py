@@ -16,8 +16,8 @@ from agents.evaluation.episodes import Metrics, Played, play_workload, split_see
 from agents.evaluation.figures import decay_curve, frontier
 from agents.evaluation.statistics import Interval, mean_known, paired
 from agents.evaluation.summary import describe_played
-from agents.learning.export import export_policy
 from agents.learning.config import TrainConfig
+from agents.learning.export import export_policy
 from agents.learning.policy import network_of
 from nvlenv.common.files import write_json, written_whole
 

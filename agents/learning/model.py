@@ -11,8 +11,8 @@ from agents.evaluation.episodes import split_scenario
 from agents.learning.config import TrainConfig
 from agents.learning.network import load_arrays
 from agents.learning.policy import PlacementPolicy, network_of
+from nvlenv.envs.sb3 import NVL72VecEnv
 from nvlenv.envs.scenario import load_scenario
-from nvlenv.envs.vector import NVL72VecEnv
 from nvlenv.policies.learned import read_policy_file
 
 

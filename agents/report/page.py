@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from agents.evaluation.figures import ONE_SET, gap_by_set, has_gap, rack_map, save_into
+from agents.evaluation.figures import ONE_SET, gap_by_set, gaps, rack_map, save_into
 from agents.evaluation.summary import short_name
 from agents.evaluation.tables import HEADS, VERDICTS, candidates, decimals, policy_row, ranked, span
 from agents.evaluation.words import gap_in_words, hours, standing_in_words, verdict_in_words
@@ -111,7 +111,7 @@ def _figures(results: Json, replay: Json | None) -> list[Json]:
         figures.append(_figure(picture, text, wide=True))
     for name, draw in ONE_SET.items():
         figures.append(_figure(draw(sets[label], order), f"{CAPTIONS[name]} ({label})"))
-    if any(has_gap(each) for each in sets.values()):
+    if any(gaps(each) for each in sets.values()):
         picture = gap_by_set({each: sets[each] for each in results["labels"]}, order)
         figures.append(_figure(picture, "How much of the gap each policy closes, by set.", wide=len(sets) > 6))
     return figures

@@ -175,7 +175,7 @@ class Recorder:
         places, opens = sim.mask[: self.layout.racks], sim.mask[self.layout.racks : self.layout.fill]
         free = sim.cap[: self.layout.racks, 1][places]
         rack = action % self.layout.racks if kind < 2 else -1
-        hero = int(c["hero"])
+        hero = int(c["target"])
         row = {
             "time": _short(c["now"]),
             "job": job,

@@ -31,9 +31,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 from agents.evaluation.episodes import split_seeds
 from agents.evaluation.fanout import map_jobs
 from agents.evaluation.statistics import Interval, paired
-from agents.learning.export import export_policy
 from agents.learning.callbacks import Validation
 from agents.learning.config import TrainConfig, with_baseline
+from agents.learning.export import export_policy
 from agents.learning.memory import keep_freed_memory
 from agents.learning.model import make_env, make_model
 from agents.learning.policy import network_of

@@ -26,7 +26,8 @@ from agents.evaluation.statistics import bootstrap, paired
 from nvlenv.common.config import read_yaml
 from nvlenv.common.files import write_text
 from nvlenv.envs.scenario import Scenario, prepare
-from nvlenv.policies.heuristics.rule import PACKINGS, parse_rule
+from nvlenv.policies.heuristics.packing import PACKINGS
+from nvlenv.policies.heuristics.rule import parse_rule
 from nvlenv.policies.play import play
 from nvlenv.policies.resolver import UNTUNED, resolve_policy
 

@@ -13,7 +13,7 @@ from agents.evaluation.figures import OKABE_ITO
 from agents.evaluation.statistics import bootstrap
 from agents.evaluation.summary import short_name
 from agents.study.page import Study, bars_with_intervals, panels, unframed
-from agents.study.play import StudySettings, at, branch, play_until, with_one_hero
+from agents.study.play import StudySettings, at, branch, means, play_until, with_one_hero
 from nvlenv.cluster.types import FloatArray, IntArray
 from nvlenv.envs.scenario import Scenario, prepare
 from nvlenv.policies.resolver import resolve_policy
@@ -60,15 +60,16 @@ def study(settings: StudySettings) -> Study:
     slots = np.sum(whole // scenario.slice_nodes, axis=1)
     distance = np.abs(idle_gpus.sum(axis=1) - idle_gpus.sum(axis=1).mean())
     typical = int(np.lexsort((distance, slots))[0])  # no open rack, and about so many idle GPUs
-    nothing, few, every = (_mean(outcomes[label]) for label in (NOTHING, FEW, EVERY))
+    mean = {label: means([vars(outcome) for outcome in found]) for label, found in outcomes.items()}
+    nothing, few, every = (mean[label] for label in (NOTHING, FEW, EVERY))
     point = (
         f"The hero arrives: {100 * share:.0f} % of the GPUs are idle, but its slices of {scenario.slice_nodes} nodes "
-        f"find {slots.mean():.1f} racks on average. Doing nothing, it waits {nothing.wait:.0f} h. Evicting as few as "
-        f"needed, it starts after {few.wait:.1f} h for {few.lost:.0f} lost GPU-hours; evicting whole racks loses "
-        f"{every.lost:.0f}."
+        f"find {slots.mean():.1f} racks on average. Doing nothing, it waits {nothing['wait']:.0f} h. Evicting as few "
+        f"as needed, it starts after {few['wait']:.1f} h for {few['lost']:.0f} lost GPU-hours; evicting whole racks "
+        f"loses {every['lost']:.0f}."
     )
     heads = ("policy", "hero waits", "95 %", "started", "evictions", "GPU-h lost", "GPU-h others waited")
-    rows = tuple(_row(label, results) for label, results in outcomes.items())
+    rows = tuple(_row(label, mean[label], results) for label, results in outcomes.items())
     title = f"{100 * share:.0f} % of the GPUs are idle, and the hero cannot start"
     figure, axes = panels(title, (13, 4.2), columns=3, width_ratios=(1.2, 1, 1))
     node_gpus = scenario.cluster_spec().gpus_per_node
@@ -116,21 +117,16 @@ def _totals(sim: Sim, hero: int) -> np.ndarray:
     return np.array([sim.clock[0]["evictions"], sim.clock[0]["lost"], hours])
 
 
-def _mean(outcomes: Sequence[HeroStart]) -> HeroStart:
-    columns = {name: float(np.mean([vars(o)[name] for o in outcomes])) for name in vars(outcomes[0])}
-    return HeroStart(**columns)  # type: ignore[arg-type]
-
-
-def _row(label: str, outcomes: Sequence[HeroStart]) -> tuple[str, ...]:
-    mean, interval = _mean(outcomes), bootstrap([outcome.wait for outcome in outcomes])
+def _row(label: str, mean: dict[str, float], outcomes: Sequence[HeroStart]) -> tuple[str, ...]:
+    interval = bootstrap([outcome.wait for outcome in outcomes])
     return (
         label,
-        f"{mean.wait:.1f} h",
+        f"{mean['wait']:.1f} h",
         f"{interval.low:.1f} ... {interval.high:.1f}",
         f"{sum(outcome.started for outcome in outcomes)} of {len(outcomes)}",
-        f"{mean.evictions:.1f}",
-        f"{mean.lost:.0f}",
-        f"{mean.others:.0f}",
+        f"{mean['evictions']:.1f}",
+        f"{mean['lost']:.0f}",
+        f"{mean['others']:.0f}",
     )
 
 

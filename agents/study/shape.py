@@ -80,7 +80,7 @@ def round_times(shares: Sequence[int] | IntArray, cliff: float) -> FloatArray:
     """Time of every round of recursive doubling, (ceil(log2 n),): 1 on NVLink, `cliff` if any pair crosses racks.
 
     shares: the job's GPUs in each rack; ranks are numbered rack by rack, the larger share first. The mean over the
-    rounds is `nvlenv.cluster.collectives.communication_ratio`.
+    rounds is `nvlenv.cluster.collectives.ratio_kernel`.
     """
     counts = np.sort(np.asarray(shares))[::-1]
     rack = np.repeat(np.arange(len(counts)), counts)

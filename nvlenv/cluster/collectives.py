@@ -10,19 +10,14 @@ ring                   every step waits for the slowest link, so one crossing sl
 hierarchical           reduce-scatter inside racks, one share per rack across them, all-gather inside racks
 =====================  =====================================================================================
 
-Functions named ``*_kernel`` are compiled, check nothing and allocate nothing: the simulator calls them per event.
+The functions are compiled, check nothing and allocate nothing: the simulator calls them per event.
 """
 
 from __future__ import annotations
 
-import math
-import operator
-from collections.abc import Iterable
-
 import numpy as np
 import numpy.typing as npt
 
-from nvlenv.common.errors import InputError
 from nvlenv.common.kernel import compiled, kernel
 
 Counts = npt.NDArray[np.int64]
@@ -32,92 +27,6 @@ RECURSIVE_DOUBLING, RING, HIERARCHICAL = 0, 1, 2
 
 MODELS: dict[str, int] = {"recursive-doubling": RECURSIVE_DOUBLING, "ring": RING, "hierarchical": HIERARCHICAL}
 """Name of each collective model, as a scenario writes it -> the id the kernels take."""
-
-
-def communication_ratio(
-    gpus_per_rack: Iterable[int],
-    model: str = "recursive-doubling",
-    nvlink: float = 900.0,
-    network: float = 50.0,
-) -> float:
-    """Communication time of a placement relative to the same GPUs inside one rack, in [1, nvlink / network].
-
-    Parameters
-    ----------
-    gpus_per_rack : positive integers, the job's GPUs in each rack it touches; their order does not matter.
-    model : a key of `MODELS`.
-    nvlink, network : bandwidth per GPU inside and between racks, GB/s; nvlink >= network > 0.
-
-    Raises
-    ------
-    InputError : no rack, a count that is not a positive integer, an unknown model, impossible bandwidths.
-
-    >>> communication_ratio([16]), communication_ratio([8, 8]), communication_ratio([15, 1])
-    (1.0, 5.25, 18.0)
-    """
-    shares = [_gpu_count(index, gpus) for index, gpus in enumerate(gpus_per_rack)]
-    if not shares:
-        raise InputError("communication_ratio", "gpus_per_rack", "no rack", "GPUs in at least one rack")
-    counts_desc = np.array(sorted(shares, reverse=True), dtype=np.int64)
-    return float(ratio_kernel(_model_id(model), counts_desc, len(shares), _cliff(nvlink, network)))
-
-
-def communication_ratios(
-    matrix: npt.ArrayLike,
-    model: str = "recursive-doubling",
-    nvlink: float = 900.0,
-    network: float = 50.0,
-) -> npt.NDArray[np.float64]:
-    """`communication_ratio` of many placements at once.
-
-    Parameters
-    ----------
-    matrix : (P, K) integers, GPUs of placement p in its k-th rack; zeros, anywhere in a row, are padding.
-    model, nvlink, network : as in `communication_ratio`.
-
-    Returns
-    -------
-    (P,) float64.
-
-    Raises
-    ------
-    InputError : not a matrix of integers, a negative count, a row without any GPU, unknown model, bad bandwidths.
-    """
-    counts = np.asarray(matrix)
-    if counts.ndim != 2 or counts.dtype.kind not in "iu":
-        found = f"{counts.ndim} dimension(s) of {counts.dtype}"
-        raise InputError("communication_ratios", "matrix", found, "a matrix (placements, racks) of integers")
-    bad_rows = np.flatnonzero((counts < 0).any(axis=1) | ~counts.any(axis=1))
-    if bad_rows.size:
-        row = int(bad_rows[0])
-        raise InputError("communication_ratios", f"matrix[{row}]", counts[row].tolist(), "counts >= 0, one of them > 0")
-    counts_desc = np.ascontiguousarray(np.sort(counts.astype(np.int64), axis=1)[:, ::-1])
-    ratios = np.empty(len(counts), dtype=np.float64)
-    _ratio_rows(_model_id(model), counts_desc, np.count_nonzero(counts, axis=1), _cliff(nvlink, network), ratios)
-    return ratios
-
-
-def _gpu_count(index: int, gpus: object) -> int:
-    try:
-        count = operator.index(gpus)  # type: ignore[arg-type]
-    except TypeError:
-        count = 0
-    if count < 1:
-        raise InputError("communication_ratio", f"gpus_per_rack[{index}]", repr(gpus), "a positive integer")
-    return count
-
-
-def _model_id(model: str) -> int:
-    if model not in MODELS:
-        raise InputError("communication model", "model", repr(model), f"one of {', '.join(MODELS)}")
-    return MODELS[model]
-
-
-def _cliff(nvlink: float, network: float) -> float:
-    if not (0 < network <= nvlink < math.inf):
-        found = f"nvlink {nvlink}, network {network}"
-        raise InputError("communication model", "nvlink, network", found, "finite GB/s with nvlink >= network > 0")
-    return float(nvlink) / float(network)
 
 
 @kernel
@@ -215,9 +124,3 @@ def _hierarchical(counts_desc: Counts, k: int, cliff: float) -> float:
     across = largest * (k - 1)
     ratio: float = ranks * (inside + cliff * across) / (k * smallest * largest * (ranks - 1))
     return min(cliff, ratio)
-
-
-@compiled
-def _ratio_rows(model_id: int, counts_desc: Counts, racks: Counts, cliff: float, out: npt.NDArray[np.float64]) -> None:
-    for row in range(len(out)):
-        out[row] = ratio_kernel(model_id, counts_desc[row], racks[row], cliff)

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from nvlenv.cluster.hardware import GPUS_PER_NODE, NETWORK, NODES_PER_RACK, NVLINK
 from nvlenv.cluster.types import ClusterSpec
 from nvlenv.common.errors import InputError
 
@@ -24,15 +25,17 @@ NodeRow = tuple[Mapping[str, str], int, bool]
 
 SEPARATOR = "/"
 
+LEVELS = ("block", "rack", "hostname")  # node labels, coarse to fine
+
 
 def uniform_cluster(
     racks: int,
     blocks: int = 1,
-    nodes_per_rack: int | Sequence[int] = 18,
-    gpus_per_node: int = 4,
-    levels: Sequence[str] = ("block", "rack", "hostname"),
-    nvlink: float = 900.0,
-    network: float = 50.0,
+    nodes_per_rack: int | Sequence[int] = NODES_PER_RACK,
+    gpus_per_node: int = GPUS_PER_NODE,
+    levels: Sequence[str] = LEVELS,
+    nvlink: float = NVLINK,
+    network: float = NETWORK,
 ) -> ClusterSpec:
     """Racks of equal nodes with zero-padded names, spread evenly over blocks.
 
@@ -74,8 +77,8 @@ def cluster_from_nodes(
     levels: Sequence[str],
     rows: Iterable[NodeRow],
     nvlink_level: str | None = None,
-    nvlink: float = 900.0,
-    network: float = 50.0,
+    nvlink: float = NVLINK,
+    network: float = NETWORK,
     where: str = "cluster",
 ) -> ClusterSpec:
     """The cluster that these labelled nodes form; their order does not matter, racks may be unequal.

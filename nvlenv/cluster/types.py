@@ -21,7 +21,7 @@ BoolArray = NDArray[np.bool_]
 
 
 class Mode(IntEnum):
-    """What a job promises itself from the topology (Kueue's three annotations)."""
+    """What a job asks of the topology (Kueue's three annotations)."""
 
     UNCONSTRAINED = 0  # any nodes; inference, single-node work
     PREFERRED = 1  # one domain of `level` if any can hold it, else coarser ones; post-training
@@ -65,14 +65,17 @@ class ClusterSpec:
 
     @property
     def racks(self) -> int:
+        """Number of NVLink domains."""
         return len(self.rack_names)
 
     @property
     def nodes(self) -> int:
+        """Number of nodes."""
         return len(self.node_names)
 
     @property
     def gpus(self) -> int:
+        """GPUs of all nodes."""
         return int(self.node_gpus.sum())
 
     @property
@@ -108,7 +111,7 @@ class Workload:
     gpus: IntArray  # all GPUs of the job; a multiple of gpus_per_pod
     gpus_per_pod: IntArray  # a pod never spans nodes
     mode: NDArray[np.int8]  # Mode
-    height: NDArray[np.int8]  # level of the promise as levels above the rack: 0 rack, 1 block, ...
+    height: NDArray[np.int8]  # level that it asks for as levels above the rack: 0 rack, 1 block, ...
     slice_gpus: IntArray  # GPUs of one slice, a divisor of gpus; 0: the whole job is one slice
     duration: FloatArray  # h at the job's ideal shape
     estimate: FloatArray  # h, what the user or a predictor says; policies see this, never `duration`
@@ -203,4 +206,5 @@ class NodeEvents:
 
     @classmethod
     def none(cls) -> NodeEvents:
+        """No events."""
         return cls(np.empty(0), np.empty(0, np.int32), np.empty(0, np.int8))

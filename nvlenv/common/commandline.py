@@ -23,6 +23,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, field, fields
 from functools import wraps
+from inspect import cleandoc
 from types import NoneType, UnionType
 from typing import Any, NoReturn, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
@@ -100,9 +101,9 @@ def _within(value: float, least: float | None, most: float | None, above: float 
 
 def _bounds(least: float | None, most: float | None, above: float | None) -> str:
     if least is not None and most is not None:
-        return f" from {least:g} to {most:g}"
+        return f" from {least:.10g} to {most:.10g}"
     words = [
-        f"{word} {bound:g}"
+        f"{word} {bound:.10g}"
         for word, bound in (("of at least", least), ("above", above), ("at most", most))
         if bound is not None
     ]
@@ -116,7 +117,7 @@ def _bounds(least: float | None, most: float | None, above: float | None) -> str
 
 def parse(kind: type[T], argv: Sequence[str], program: str, epilog: str = "") -> T:
     """The options that a command line gives. Raises `UsageError` for a mistake in them."""
-    parser = _Parser(prog=program, description=kind.__doc__, epilog=epilog)
+    parser = _Parser(prog=program, description=cleandoc(kind.__doc__ or ""), epilog=epilog)
     _declare(parser, kind)
     return _made(kind, parser.parse_intermixed_args(list(argv)))  # arguments may stand before and after options
 
@@ -126,7 +127,7 @@ def parse_command(kinds: Mapping[str, type[Any]], argv: Sequence[str], program: 
     parser = _Parser(prog=program, description=description)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, kind in kinds.items():
-        text = kind.__doc__ or ""
+        text = cleandoc(kind.__doc__ or "")
         _declare(commands.add_parser(name, help=text.split("\n")[0].rstrip("."), description=text), kind)
     found = parser.parse_args(list(argv))
     return _made(kinds[vars(found).pop("command")], found)
@@ -175,8 +176,9 @@ def _argument(name: str, hint: Any, default: Any, said: Mapping[str, Any]) -> tu
     rest: dict[str, Any] = {"help": said["help"].replace("%", "%%")}
     if default is not MISSING:
         rest["default"] = default
-        if default not in EMPTY and not said["append"]:
-            rest["help"] += f" (default {' '.join(map(str, default)) if several else default})".replace("%", "%%")
+        if (default not in EMPTY or type(default) is int) and not said["append"]:
+            shown = " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
+            rest["help"] += f" (default {shown})".replace("%", "%%")
     if inner is bool:
         rest["action"] = "store_true"
     else:

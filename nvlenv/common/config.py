@@ -1,7 +1,7 @@
 """From YAML files to validated models: where files lie, overrides, and every mistake told in one line.
 
-The settings that ship with the package lie in configs/ at the top of the repository and, once installed, in
-share/nvlenv/configs of the Python environment.
+What ships with the package, configs/ and checkpoints/release/, lies at the top of the repository and, once installed,
+in share/nvlenv/ of the Python environment.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import difflib
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from nvlenv.common.errors import InputError
+from nvlenv.common.errors import InputError, brief
 
 M = TypeVar("M", bound=BaseModel)
 Name = Annotated[str, Field(min_length=1)]
@@ -27,7 +27,11 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 Steps = tuple[str | int, ...]  # keys and list indices from the top of a file to a value
 
-CONFIG_ROOTS = (Path(__file__).resolve().parents[2] / "configs", Path(sys.prefix) / "share" / "nvlenv" / "configs")
+_TOP = Path(__file__).resolve().parents[2]  # the repository, or the folder that packages are installed in
+# Below the folder of packages with `pip --target`, and three folders above it in an environment, which need not be the
+# one that runs; on Windows, or where a distribution moves packages, only the running one tells.
+ROOTS = (_TOP, *(base / "share" / "nvlenv" for base in dict.fromkeys((_TOP, *_TOP.parents[2:3], Path(sys.prefix)))))
+CONFIG_ROOTS = tuple(root / "configs" for root in ROOTS)
 
 # What pydantic expected, in the words of a settings file; other kinds of errors keep pydantic's words.
 EXPECTED = {
@@ -44,6 +48,7 @@ EXPECTED = {
     "model_attributes_type": "a mapping",
     "dict_type": "a mapping",
     "tuple_type": "a list",
+    "list_type": "a list",
     "missing": "a value",
 }
 
@@ -52,6 +57,17 @@ class Model(BaseModel):
     """Frozen, and strict about its keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def shipped(path: str) -> Path:
+    """A file or folder that ships with the package, such as "checkpoints/release/policy.npz".
+
+    Raises `InputError` if it lies neither in this repository nor in an installation.
+    """
+    for root in ROOTS:
+        if (found := root / path).exists():
+            return found
+    raise InputError(path, "", "no such file", f"it at {ROOTS[0]} or in {ROOTS[-1]}: install the package again")
 
 
 def config_names(kind: str) -> list[str]:
@@ -81,7 +97,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise _syntax_error(path, error) from None
     if not isinstance(data, dict):
-        raise InputError(path, "", "nothing" if data is None else _shown(data), "a mapping of field names to values")
+        raise InputError(path, "", "nothing" if data is None else brief(data), "a mapping of field names to values")
     return data
 
 
@@ -104,17 +120,21 @@ def load_config(
     data = {**(defaults or {}), **read_yaml(path)}
     steps = {text: _override(data, text) for text in overrides}
     try:
+        return validated(model, data, path)
+    except InputError as error:
+        blamed = [text for text, path in steps.items() if f"{error.field}.".startswith(f"{_dotted(data, path)}.")]
+        if not blamed:
+            raise
+        raise InputError(f"override {blamed[-1]}", error.field, error.found, error.expected) from None
+
+
+def validated(model: type[M], data: Any, where: str | Path, path: Callable[[Any, Steps], str] | None = None) -> M:
+    """The model that the data describe. Raises `InputError` for the first mistake; `path` writes its place, dotted."""
+    try:
         return model.model_validate(data)
     except ValidationError as error:
-        problem = _first_problem(model, data, error)
-        blamed = [t for t, s in steps.items() if f"{problem.field}.".startswith(f"{_dotted(data, s)}.")]
-        where = f"override {blamed[-1]}" if blamed else path
+        problem = _first_problem(model, data, error, path or _dotted)
         raise InputError(where, problem.field, problem.found, problem.expected) from None
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# YAML
-# --------------------------------------------------------------------------------------------------------------------
 
 
 class _Loader(yaml.SafeLoader):
@@ -167,7 +187,7 @@ def _step_into(here: Any, name: str, where: str, path: str) -> str | int:
     if isinstance(here, dict):  # keys may be numbers
         return next((key for key in here if str(key) == name), name)
     if not isinstance(here, list):
-        raise InputError(where, path, _shown(here), f"a mapping that could hold {name}")
+        raise InputError(where, path, brief(here), f"a mapping that could hold {name}")
     known = [str(item["name"]) if isinstance(item, dict) and "name" in item else str(i) for i, item in enumerate(here)]
     if name in known:
         return known.index(name)
@@ -176,19 +196,16 @@ def _step_into(here: Any, name: str, where: str, path: str) -> str | int:
     raise InputError(where, path, repr(name), _nearest(name, known))
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# The first mistake
-# --------------------------------------------------------------------------------------------------------------------
-
-
-def _first_problem(model: type[BaseModel], data: Any, error: ValidationError) -> InputError:
+def _first_problem(
+    model: type[BaseModel], data: Any, error: ValidationError, path: Callable[[Any, Steps], str]
+) -> InputError:
     """What to say about the first mistake; misspelt names go first, since they explain what is missing."""
     errors = sorted(error.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
     paths = [_steps(data, e) for e in errors]
     # Of the alternatives for one value, the one that got deeper is the one that was meant.
     deepest = [p for p in dict.fromkeys(paths) if not any(q != p and q[: len(p)] == p for q in paths)]
     steps = deepest[0]
-    told = [_problem(model, data, e, steps) for e, path in zip(errors, paths, strict=True) if path == steps]
+    told = [_problem(model, data, e, p, path(data, p)) for e, p in zip(errors, paths, strict=True) if p == steps]
     expected = " or ".join(dict.fromkeys(problem.expected for problem in told))
     if len(deepest) > 1:
         expected += f" (and {len(deepest) - 1} more)"
@@ -199,7 +216,8 @@ def _steps(data: Any, error: Any) -> Steps:
     """pydantic's location without the names of the alternatives that it tried."""
     steps: list[str | int] = []
     here = data
-    for step in error["loc"]:
+    location = error["loc"][:-1] if error["type"] == "missing" else error["loc"]
+    for step in location:
         inside = step in here if isinstance(here, dict) else isinstance(here, list) and isinstance(step, int)
         if inside:
             steps.append(step)
@@ -207,8 +225,8 @@ def _steps(data: Any, error: Any) -> Steps:
     return (*steps, error["loc"][-1]) if error["type"] == "missing" else tuple(steps)
 
 
-def _problem(model: type[BaseModel], data: Any, error: Any, steps: Steps) -> InputError:
-    kind, context, field = error["type"], error.get("ctx", {}), _dotted(data, steps)
+def _problem(model: type[BaseModel], data: Any, error: Any, steps: Steps, field: str) -> InputError:
+    kind, context = error["type"], error.get("ctx", {})
     if kind == "extra_forbidden":
         known = sorted({name for m in _models_at(model, data, steps[:-1]) for name in m.model_fields})
         return InputError("", field, f"unknown field {steps[-1]!r}", _nearest(str(steps[-1]), known))
@@ -223,7 +241,7 @@ def _problem(model: type[BaseModel], data: Any, error: Any, steps: Steps) -> Inp
         return InputError("", ".".join(filter(None, (field or cause.where, cause.field))), cause.found, cause.expected)
     if isinstance(cause, ValueError):
         return InputError("", field, f"that {cause}", "settings that agree")
-    found = "nothing" if kind == "missing" else _shown(error["input"])
+    found = "nothing" if kind == "missing" else brief(error["input"])
     return InputError("", field, found, EXPECTED.get(kind) or _plain(error["msg"]))
 
 
@@ -272,8 +290,3 @@ def _nearest(name: str, known: Sequence[str]) -> str:
     """The known names that look like this one, or else all of them."""
     names = difflib.get_close_matches(name, known, n=2) or list(known)
     return " or ".join(names) if len(names) <= 2 else f"one of {', '.join(names)}"
-
-
-def _shown(value: object, width: int = 60) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= width else f"{text[: width - 3]}..."

@@ -1,4 +1,4 @@
-"""The one error a user sees for bad input: where, what was found, what was expected."""
+"""The one error that a user sees for bad input: where, what was found, what was expected."""
 
 from __future__ import annotations
 
@@ -24,3 +24,9 @@ class InputError(ValueError):
     def __reduce__(self) -> tuple[type[InputError], tuple[str, str, object, str]]:
         """Exceptions are pickled by their message alone, and this one must come back whole from other processes."""
         return InputError, (self.where, self.field, self.found, self.expected)
+
+
+def brief(value: object, width: int = 60) -> str:
+    """A value as an error quotes it: in Python's notation, on one line, at most `width` letters."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= width else f"{text[: width - 3]}..."

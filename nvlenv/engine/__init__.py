@@ -12,12 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nvlenv.engine.core.engine import PlacementEngine
+    from nvlenv.engine.core.whatif import play_forward, usual_arrivals
     from nvlenv.engine.formats.load import load_job, load_snapshot
     from nvlenv.engine.model.answers import Placed, Refused
     from nvlenv.engine.model.settings import Settings
     from nvlenv.policies.learned import load_policy
 
-__all__ = ["Placed", "PlacementEngine", "Refused", "Settings", "load_job", "load_policy", "load_snapshot"]
+__all__ = [
+    "Placed",
+    "PlacementEngine",
+    "Refused",
+    "Settings",
+    "load_job",
+    "load_policy",
+    "load_snapshot",
+    "play_forward",
+    "usual_arrivals",
+]
 
 _WHERE = {
     "Placed": "nvlenv.engine.model.answers",
@@ -27,6 +38,8 @@ _WHERE = {
     "load_job": "nvlenv.engine.formats.load",
     "load_policy": "nvlenv.policies.learned",
     "load_snapshot": "nvlenv.engine.formats.load",
+    "play_forward": "nvlenv.engine.core.whatif",
+    "usual_arrivals": "nvlenv.engine.core.whatif",
 }
 
 

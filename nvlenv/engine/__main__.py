@@ -1,7 +1,7 @@
 """Command line of the placement engine: `python -m nvlenv.engine COMMAND --help`.
 
-Each command is a module with `add_arguments(parser)` and `run(arguments) -> int`, imported only when it is called, so
-that help and errors come at once and only what is needed is loaded.
+A command's module is imported only when it is called, so that help and errors come at once: each has a
+`main(argv) -> int` that reads its own options.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 
 from nvlenv.common.commandline import command
 from nvlenv.common.errors import InputError
+from nvlenv.engine.commands.common import EXIT_CODES
 
 COMMANDS = {
     "place": "where a job would go, and why",
@@ -21,12 +22,11 @@ COMMANDS = {
     "serve": "answer over HTTP: native API and kube-scheduler extender",
     "gate": "watch gated pods of a Kubernetes cluster and place their gangs",
 }
-OWN = {
-    "serve": "nvlenv.engine.service.command",  # these parse their own arguments: main(argv) -> int
+MODULES = {name: f"nvlenv.engine.commands.{name}" for name in COMMANDS} | {
+    "serve": "nvlenv.engine.service.command",
     "gate": "nvlenv.engine.gate.command",
 }
 PROGRAM = "python -m nvlenv.engine"
-EXIT_CODES = "exit codes: 0 placed or done, 3 refused (the answer says why), 2 bad input"
 
 
 @command
@@ -39,26 +39,9 @@ def main(arguments: list[str]) -> int:
     if name not in COMMANDS:
         raise InputError(PROGRAM, "command", repr(name), f"one of {list(COMMANDS)}")
     try:
-        if name in OWN:
-            return int(importlib.import_module(OWN[name]).main(rest))
-        return _run(name, rest)
+        return int(importlib.import_module(MODULES[name]).main(rest))
     except SystemExit as end:  # argparse has already said what is wrong
         return int(end.code or 0)
-
-
-def _run(name: str, rest: list[str]) -> int:
-    import argparse
-
-    command = importlib.import_module(f"nvlenv.engine.commands.{name}")
-    parser = argparse.ArgumentParser(
-        prog=f"{PROGRAM} {name}",
-        description=command.__doc__,
-        epilog=EXIT_CODES,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    command.add_arguments(parser)
-    return int(command.run(parser.parse_args(rest)))
 
 
 def _usage() -> str:

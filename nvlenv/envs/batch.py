@@ -1,8 +1,8 @@
 """N simulators, their workloads, observations and rewards, stepped by one call into compiled code.
 
-Everything above drives this: the Gymnasium environment is a batch of one, the vector environment a batch in SB3's
-clothes. All arrays keep their identity between steps (except when a longer workload makes them grow), so callers may
-read them without copying and must copy what they want to keep.
+Everything above drives this: the Gymnasium environment is a batch of one, the vector environment shows a batch as
+SB3 wants it. All arrays keep their identity between steps (except when a longer workload makes them grow), so callers
+may read them without copying and must copy what they want to keep.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nvlenv.envs.reward import TERMS, read_totals, score
 from nvlenv.envs.scenario import Episode, Scenario, dims_of, load_episode
 from nvlenv.policies.observation import N_CLUSTER, N_JOB, N_RACK, observe
 from nvlenv.simulator.decision import ActionLayout
-from nvlenv.simulator.pooled import run_pooled
+from nvlenv.simulator.pooled import NOBODY, run_pooled
 from nvlenv.simulator.state import Dims, Sim, allocate, copy_into, view
 from nvlenv.simulator.step import advance, step
 
@@ -54,7 +54,7 @@ class Batch:
         first = [self._draw(i) for i in range(n)]
         dims = dims_of(self.scenario(0), first[0])
         for i, episode in enumerate(first):
-            dims = dims.cover(dims_of(self.scenario(i), episode))
+            dims = dims.union(dims_of(self.scenario(i), episode))
         self._allocate(dims)
         self.racks = np.zeros((n, dims.racks, N_RACK), np.float32)
         self.job, self.cluster = np.zeros((n, N_JOB), np.float32), np.zeros((n, N_CLUSTER), np.float32)
@@ -76,10 +76,12 @@ class Batch:
 
     @property
     def layout(self) -> ActionLayout:
+        """The actions of every simulator: those of the one with the most racks."""
         return ActionLayout(self.racks.shape[1])
 
     @property
     def mask(self) -> NDArray[np.bool_]:
+        """(N, 2R + 2): legal actions; where `done`, `hold` alone."""
         return self.sim.mask
 
     def view(self, i: int) -> Sim:
@@ -118,12 +120,12 @@ class Batch:
     def _start(self, i: int, episode: Episode) -> None:
         needed = dims_of(self.scenario(i), episode)
         self._check_cluster(needed)
-        if self._dims.cover(needed) != self._dims:
-            self._grow(self._dims.cover(needed))
+        if self._dims.union(needed) != self._dims:
+            self._grow(self._dims.union(needed))
         sim, twin = self.view(i), Sim(*(array[0] for array in self._twin))
         load_episode(sim, self.scenario(i), episode)
         copy_into(twin, sim)
-        self._points[i] = run_pooled(twin, self._twin_times[i], self._twin_costs[i])
+        self._points[i] = run_pooled(twin, self._twin_times[i], self._twin_costs[i], NOBODY, 0.0)
         self.totals[i] = 0.0
         self.done[i] = False
         self._window[i] = (1 - RUN_OUT) * float(sim.clock["horizon"][0])

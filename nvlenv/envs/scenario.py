@@ -10,25 +10,35 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pkgutil
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
+from nvlenv.cluster import hardware
 from nvlenv.cluster.failures import Failures, Verification, child_seeds, merge_events
-from nvlenv.cluster.topology import levels_to_rack, uniform_cluster
+from nvlenv.cluster.topology import LEVELS, levels_to_rack, uniform_cluster
 from nvlenv.cluster.types import BoolArray, ClusterSpec, NodeEvents, QueueSpec, Workload
-from nvlenv.common.config import Count, Model, NonNegative, Positive, config_names, find_config, load_config
+from nvlenv.common.config import Count, Model, NonNegative, Positive, config_names, find_config, load_config, validated
 from nvlenv.common.errors import InputError
 from nvlenv.simulator.load import Rules, load
 from nvlenv.simulator.state import Dims, Sim, allocate
 from nvlenv.workload.draw import check_config, class_weights, draw_workload, promise_warnings
-from nvlenv.workload.mix import SyntheticWorkload, WorkloadConfig
+from nvlenv.workload.fit import Capacity
+from nvlenv.workload.mix import SyntheticWorkload, TraceWorkload, WorkloadConfig
+
+WorkloadGenerator = Callable[[ClusterSpec, np.random.Generator], Workload]
+"""Jobs of one's own: the cluster and a source of randomness -> the jobs of one episode, sorted by submit time."""
+
+RewardFunction = Callable[[Mapping[str, Any]], Any]
+"""A reward of one's own: name -> cost of every term since the last decision (floats; in the vector environment arrays
+of shape (N,), so it should be written with operators that both understand) -> the reward."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +56,12 @@ class ClusterConfig(Model):
 
     racks: Count | tuple[Count, ...] = 16  # how many, or the nodes of each
     blocks: Count = 1
-    nodes_per_rack: Count = 18
-    gpus_per_node: Count = 4
-    levels: tuple[str, ...] = ("block", "rack", "hostname")  # node labels, coarse to fine
+    nodes_per_rack: Count = hardware.NODES_PER_RACK
+    gpus_per_node: Count = hardware.GPUS_PER_NODE
+    levels: tuple[str, ...] = LEVELS  # node labels, coarse to fine
     nvlink_level: str | None = None  # the NVLink domain; None: the level before the last
-    nvlink: Positive = 900.0  # GB/s per GPU inside the NVLink domain
-    network: Positive = 50.0  # GB/s per GPU between racks
+    nvlink: Positive = hardware.NVLINK  # GB/s per GPU inside the NVLink domain
+    network: Positive = hardware.NETWORK  # GB/s per GPU between racks
     cordoned: Annotated[int, Field(ge=0)] | tuple[str, ...] = 0  # the last so many nodes of every rack, or node names
 
     def spec(self) -> ClusterSpec:
@@ -62,8 +72,8 @@ class ClusterConfig(Model):
             raise InputError("cluster", "nodes_per_rack", self.nodes_per_rack, "nothing: racks lists the nodes of each")
         else:
             sizes = self.racks
-        levels = levels_to_rack(self.levels, self.nvlink_level)
-        spec = uniform_cluster(len(sizes), self.blocks, sizes, self.gpus_per_node, levels, self.nvlink, self.network)
+        levels, links = levels_to_rack(self.levels, self.nvlink_level), (self.nvlink, self.network)
+        spec = uniform_cluster(len(sizes), self.blocks, sizes, self.gpus_per_node, levels, *links)
         return replace(spec, cordoned=self._cordoned(spec))
 
     def _cordoned(self, spec: ClusterSpec) -> BoolArray:
@@ -137,12 +147,14 @@ class Scenario(Model):
     collective: Literal["recursive-doubling", "ring", "hierarchical"] = "recursive-doubling"
     actions: tuple[Literal["open", "fill", "hold"], ...] = ("open", "fill", "hold")  # besides place
     max_evictions_per_job: int = Field(3, ge=0)
-    hero_share: float = Field(0.25, gt=0, le=1)  # a job that asks for this share of the cluster is a hero
-    slice_nodes: Count = 16  # the slice that metrics and reservations speak about
+    hero_share: float = Field(hardware.HERO_SHARE, gt=0, le=1)  # a job of this share of the cluster is a hero
+    slice_nodes: Count = hardware.SLICE_NODES  # the slice that metrics and reservations speak about
     episode: EpisodeConfig = EpisodeConfig()
     reward: RewardConfig = RewardConfig()
     failures: Failures | None = None  # None: nothing ever fails
     verification: Verification | None = None  # None: no verification pods
+    _generator: WorkloadGenerator | None = PrivateAttr(None)
+    _generated_names: tuple[str, ...] = PrivateAttr(())
 
     @model_validator(mode="before")
     @classmethod
@@ -175,9 +187,11 @@ class Scenario(Model):
         return self.cluster.spec()
 
     def cluster_spec(self) -> ClusterSpec:
+        """The cluster before anything has happened to it."""
         return self._cluster
 
     def queue_specs(self) -> tuple[QueueSpec, ...]:
+        """The queues, each with its quota in GPUs."""
         return tuple(
             QueueSpec(
                 name=queue.name,
@@ -191,11 +205,23 @@ class Scenario(Model):
 
     def class_weights(self) -> tuple[float, ...]:
         """Cost of a waiting GPU-hour of each class, in the order of the workload's `class_names`."""
-        return tuple(class_weights(self.workload, self._cluster).values())
+        known = class_weights(self.workload, self._cluster)
+        return tuple(known.get(name, 1.0) for name in self.class_names())
 
     def class_names(self) -> tuple[str, ...]:
         """Names of the job classes, in the same order."""
-        return tuple(class_weights(self.workload, self._cluster))
+        return self._generated_names or tuple(class_weights(self.workload, self._cluster))
+
+    def with_generator(self, generator: WorkloadGenerator) -> Self:
+        """The same scenario with jobs from a function of one's own instead of `workload`.
+
+        Its `class_names` must be the same in every draw; classes that `workload` does not know weigh 1. Raises
+        `InputError` (here for one sample, and in each `draw`) if its jobs could never run on the cluster.
+        """
+        scenario = self.model_copy()
+        scenario._generator = generator
+        scenario._generated_names = scenario._generated(np.random.SeedSequence(0)).class_names
+        return scenario
 
     def draw(self, seed: np.random.SeedSequence) -> Episode:
         """One episode: the same seed gives the same one, and leaves the seed as it was.
@@ -218,7 +244,7 @@ class Scenario(Model):
         config = self.workload
         if isinstance(config, SyntheticWorkload) and config.jobs is None and config.hours is None:
             config = config.model_copy(update={"hours": self.episode.hours})
-        jobs = draw_workload(config, self._cluster, seed)
+        jobs = self._generated(seed) if self._generator else draw_workload(config, self._cluster, seed)
         names = tuple(queue.name for queue in self.queues)
         for name in jobs.queue_names:
             if name not in names:
@@ -226,9 +252,21 @@ class Scenario(Model):
         number = np.array([names.index(name) for name in jobs.queue_names], np.int32)
         return replace(jobs, queue=number[jobs.queue], queue_names=names)
 
+    def _generated(self, seed: np.random.SeedSequence) -> Workload:
+        """One draw of the generator, checked as drawn workloads are."""
+        assert self._generator is not None
+        jobs, where = self._generator(self._cluster, np.random.default_rng(seed)), _path_of(self._generator)
+        if self._generated_names and jobs.class_names != self._generated_names:
+            raise InputError(where, "class_names", jobs.class_names, f"{self._generated_names}, as in its other draws")
+        Capacity(self._cluster).check_workload(jobs.check(where), where)
+        return jobs
+
     def digest(self) -> str:
         """SHA-256 of all settings, defaults included: equal for files that mean the same."""
-        canonical = json.dumps(self.model_dump(), sort_keys=True, separators=(",", ":"), default=str)
+        said = self.model_dump()
+        if self._generator is not None:
+            said["generator"] = _path_of(self._generator)
+        canonical = json.dumps(said, sort_keys=True, separators=(",", ":"), default=str)
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
@@ -242,14 +280,49 @@ def load_scenario(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Sc
     return load_config(Scenario, path, overrides, defaults={"name": path.stem})
 
 
+def assemble_scenario(
+    scenario: str | Path | Scenario,
+    overrides: Sequence[str] = (),
+    workload: WorkloadConfig | WorkloadGenerator | str | None = None,
+    reward: RewardConfig | Mapping[str, Any] | RewardFunction | str | None = None,
+) -> tuple[Scenario, RewardFunction | None]:
+    """What the environments are made of: a scenario with the given parts in place of its own, and a reward function.
+
+    The function is None for a reward by weights, which the compiled step knows how to count. A string means a function
+    by its place, "package.module:name". Raises `InputError` for parts that do not exist or do not fit the cluster.
+    """
+    made = scenario if isinstance(scenario, Scenario) else load_scenario(scenario, overrides)
+    if isinstance(workload, SyntheticWorkload | TraceWorkload):
+        made = validated(Scenario, dict(made) | {"workload": workload}, made.name)
+    elif workload is not None:
+        made = made.with_generator(_function_at(workload, "workload") if isinstance(workload, str) else workload)
+    if isinstance(reward, Mapping):
+        reward = validated(RewardConfig, reward, "reward")
+    if isinstance(reward, RewardConfig):
+        return made.model_copy(update={"reward": reward}), None
+    return made, _function_at(reward, "reward") if isinstance(reward, str) else reward
+
+
+def _function_at(place: str, what: str) -> Callable[..., Any]:
+    """The function at "package.module:name"."""
+    try:
+        found: Callable[..., Any] | None = pkgutil.resolve_name(place) if ":" in place else None
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(what, "", f"{place!r} ({error})", "a function as package.module:name") from None
+    if found is None or not callable(found):
+        raise InputError(what, "", repr(place), "a function as package.module:name")
+    return found
+
+
+def _path_of(function: Callable[..., Any]) -> str:
+    """Where a function is defined, in the form that `_function_at` takes."""
+    kind = function if hasattr(function, "__qualname__") else type(function)
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
 def scenario_names() -> list[str]:
     """Names of the shipped scenarios."""
     return config_names("scenarios")
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# An episode goes into a simulator: settings and array sizes.
-# --------------------------------------------------------------------------------------------------------------------
 
 
 MOSTLY_FILLED = 0.9  # a workload whose submits reach so far into the window fills it
@@ -266,7 +339,7 @@ def warmup_of(scenario: Scenario, episode: Episode) -> float:
     return scenario.episode.warmup_hours * horizon_of(scenario, episode) / scenario.episode.hours
 
 
-def rules_of(scenario: Scenario, episode: Episode) -> Rules:
+def simulator_rules(scenario: Scenario, episode: Episode) -> Rules:
     """The simulator's settings that a scenario asks for."""
     return Rules(
         horizon=horizon_of(scenario, episode),
@@ -291,15 +364,8 @@ def dims_of(scenario: Scenario, episode: Episode, samples: int = 0) -> Dims:
 
 def load_episode(sim: Sim, scenario: Scenario, episode: Episode) -> None:
     """Fill one simulator (a view) with an episode, the clock at 0."""
-    load(
-        sim,
-        episode.cluster,
-        episode.workload,
-        rules_of(scenario, episode),
-        scenario.class_weights(),
-        episode.queues,
-        episode.node_events,
-    )
+    rules, weights = simulator_rules(scenario, episode), scenario.class_weights()
+    load(sim, episode.cluster, episode.workload, rules, weights, episode.queues, episode.node_events)
 
 
 def prepare(scenario: Scenario, episode: Episode, sample: bool = True) -> Sim:

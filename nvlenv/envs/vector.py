@@ -1,124 +1,143 @@
-"""The batch in SB3's clothes: a VecEnv that steps all simulators in one compiled call."""
+"""The Gymnasium vector environment: N simulators stepped by one call into compiled code.
+
+`gym.make_vec("nvlenv/NVL72-v0", num_envs=64, vectorization_mode="vector_entry_point")` makes one. What it returns is
+what `SyncVectorEnv` would return of N `NVL72Env`, step by step and to the bit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
+from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
-from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvStepReturn
 
 from nvlenv.common.errors import InputError
 from nvlenv.envs.batch import Batch
-from nvlenv.envs.env import Observation, action_space, observation_space
-from nvlenv.envs.render import draw_rgb
+from nvlenv.envs.env import NVL72Env, action_space, draw_state, flat, known_mode, observation_space
 from nvlenv.envs.reward import TERMS
-from nvlenv.envs.scenario import Scenario
+from nvlenv.envs.scenario import RewardConfig, RewardFunction, Scenario, WorkloadGenerator, assemble_scenario
+from nvlenv.workload.mix import WorkloadConfig
+
+Step = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
 
-class NVL72VecEnv(VecEnv):
-    """N simulators as one vector environment; see `NVL72Env` for observations, actions and reward.
+class NVL72VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
+    """N independent `NVL72Env`, which tells the observations, actions and reward; every array has a leading axis N.
+
+    A finished simulator starts its next episode in the step after its last one, which ignores its action and has
+    reward 0 (Gymnasium's next-step autoreset). Infos are arrays too: `action_mask` (N, 2R + 2), `hour`, `illegal`, and
+    `reward_terms` with an array per term; as in all vector environments `_name` says which simulators have `name`.
 
     Parameters
     ----------
-    scenarios : one scenario, or several that are dealt out in turn (padded to the largest cluster).
-    n_envs : how many simulators.
-    seed : of the workloads; every simulator has a stream of its own.
-    stagger : spread the first resets evenly over the length of an episode.
+    num_envs : how many.
+    scenario, overrides, render_mode, workload, reward : as of `NVL72Env`. A reward function gets arrays (N,).
     """
+
+    metadata: dict[str, Any] = dict(NVL72Env.metadata)  # noqa: RUF012
 
     def __init__(
         self,
-        scenarios: Scenario | Sequence[Scenario],
-        n_envs: int,
-        seed: int | Sequence[int] = 0,
-        stagger: bool = False,
+        num_envs: int = 1,
+        scenario: str | Path | Scenario = "lab-16",
+        overrides: tuple[str, ...] = (),
+        render_mode: str | None = None,
+        workload: WorkloadConfig | WorkloadGenerator | str | None = None,
+        reward: RewardConfig | Mapping[str, Any] | RewardFunction | str | None = None,
     ) -> None:
-        self.batch = Batch(scenarios, n_envs, np.random.SeedSequence(seed), stagger)
-        self.render_mode = "rgb_array"
-        racks = self.batch.layout.racks
-        super().__init__(n_envs, observation_space(racks), action_space(racks))
-        self._actions = np.zeros(n_envs, np.int64)
+        self.num_envs, self.render_mode = num_envs, known_mode(render_mode)
+        self.scenario, self._reward = assemble_scenario(scenario, overrides, workload, reward)
+        self.batch = Batch(self.scenario, num_envs, np.random.SeedSequence())
+        self.layout = self.batch.layout
+        self.single_observation_space = self._one_observation(self.layout.racks)
+        self.single_action_space = action_space(self.layout.racks)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._over = np.zeros(num_envs, np.bool_)
         self._fresh = True
-        self._episode_reward, self._episode_steps = np.zeros(n_envs), np.zeros(n_envs, np.int64)
-
-    def reset(self) -> Observation:  # type: ignore[override]
-        """Start a new episode in every simulator (the first call keeps the episodes drawn when it was made)."""
-        if not self._fresh:
-            self.batch.reset_all()
-        self._fresh = False
-        self._episode_reward[:], self._episode_steps[:] = 0.0, 0
-        self._reset_options()
-        return self._observation()
-
-    def seed(self, seed: int | None = None) -> Sequence[int | None]:
-        """Give every simulator a new stream of episodes, from its next reset on."""
-        for i, child in enumerate(np.random.SeedSequence(seed).spawn(self.num_envs)):
-            self.batch.reseed(i, child)
-        self._fresh = False
-        return [seed] * self.num_envs
-
-    def step_async(self, actions: NDArray[np.int64]) -> None:
-        self._actions = np.asarray(actions, np.int64)
-
-    def step_wait(self) -> VecEnvStepReturn:
-        b = self.batch
-        b.step(self._actions)
-        rewards, dones = b.reward.astype(np.float32), b.done.copy()
-        self._episode_reward += b.reward
-        self._episode_steps += 1
-        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
-        for i in np.flatnonzero(dones).tolist():
-            infos[i] = self._finish(i)
-        return self._observation(), rewards, dones, infos
-
-    def _finish(self, i: int) -> dict[str, Any]:
-        """What SB3 wants to know of a truncated episode; then the next one starts."""
-        b = self.batch
-        last = {"racks": b.racks[i].copy(), "job": b.job[i].copy(), "cluster": b.cluster[i].copy()}
-        hour = float(b.sim.clock["now"][i, 0])
-        info = {
-            "terminal_observation": last,
-            "TimeLimit.truncated": True,
-            "episode": {"r": float(self._episode_reward[i]), "l": int(self._episode_steps[i]), "t": hour},
-            "totals": dict(zip(TERMS, b.totals[i].tolist(), strict=True)),
-            "clock": b.sim.clock[i, 0].copy(),
-        }
-        self._episode_reward[i], self._episode_steps[i] = 0.0, 0
-        b.reset(i)
-        return info
-
-    def _observation(self) -> Observation:
-        b = self.batch
-        return {"racks": b.racks.copy(), "job": b.job.copy(), "cluster": b.cluster.copy()}
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """(N, 2R + 2) True where an action is legal; overwritten by the next step."""
-        return self.batch.mask
+        """(N, 2R + 2) True where an action is legal."""
+        return np.array(self.batch.mask)
 
-    def env_method(self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **_: Any) -> list[Any]:
-        if method_name != "action_masks":
-            raise InputError("NVL72VecEnv.env_method", "method_name", repr(method_name), "'action_masks'")
-        return [self.batch.mask[i] for i in self._get_indices(indices)]
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Draw new episodes: of seed + i in the i-th simulator, of seeds of their own, or the next of their streams."""
+        n, b = self.num_envs, self.batch
+        if isinstance(seed, int):
+            super().reset(seed=seed)
+        seeds = [seed] * n if seed is None else [seed + i for i in range(n)] if isinstance(seed, int) else list(seed)
+        if len(seeds) != n:
+            raise InputError("NVL72VectorEnv.reset", "seed", f"{len(seeds)} seeds", f"one for each of {n} simulators")
+        for i, own in enumerate(seeds):
+            if own is not None:
+                b.reseed(i, np.random.SeedSequence(own).spawn(1)[0])
+            if own is not None or not self._fresh:
+                b.reset(i)
+        b.terms[:], self._over[:], self._fresh = 0.0, False, False
+        return self._observation(), self._info(np.zeros(n, np.bool_))
 
-    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        values = {"render_mode": self.render_mode, "action_masks": self.action_masks, "spec": None}
-        if attr_name not in values:
-            raise AttributeError(f"NVL72VecEnv has no attribute {attr_name!r} per simulator; it has {sorted(values)}")
-        return [values[attr_name] for _ in self._get_indices(indices)]
+    def step(self, actions: Any) -> Step:
+        """Carry out one action (N,) in every simulator and run each to its next decision."""
+        b, over = self.batch, self._over
+        chosen = np.where(over, self.layout.hold, np.asarray(actions, np.int64))
+        inside = (chosen >= 0) & (chosen < self.layout.size)
+        legal = inside & b.mask[np.arange(self.num_envs), np.where(inside, chosen, 0)]
+        b.step(chosen)
+        for i in np.flatnonzero(over).tolist():  # the step that such a simulator made past its end does not count
+            b.reset(i)
+        b.reward[over], b.terms[over] = 0.0, 0.0
+        info = self._info(~legal & ~over)
+        rewards = b.reward.copy()
+        if self._reward is not None:
+            terms = {name: info["reward_terms"][name] for name in TERMS}
+            rewards = np.where(over, 0.0, np.asarray(self._reward(terms), np.float64))
+        self._over = b.done.copy()
+        return self._observation(), rewards, np.zeros(self.num_envs, np.bool_), b.done.copy(), info
 
-    def has_attr(self, attr_name: str) -> bool:
-        return attr_name in ("render_mode", "action_masks", "spec")
+    def render(self) -> tuple[Any, ...] | None:
+        """A picture of each simulator, in the form that `render_mode` names."""
+        names = self.scenario.class_names()
+        pictures = (draw_state(self.batch.view(i), self.render_mode, names) for i in range(self.num_envs))
+        return tuple(pictures) if self.render_mode else None
 
-    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        raise InputError("NVL72VecEnv.set_attr", attr_name, value, "nothing: simulators are set up by their scenario")
+    def _one_observation(self, racks: int) -> gym.Space[Any]:
+        return observation_space(racks)
 
-    def env_is_wrapped(self, wrapper_class: Any, indices: VecEnvIndices = None) -> list[bool]:
-        return [False for _ in self._get_indices(indices)]
+    def _observation(self) -> Any:
+        b = self.batch
+        return {"cluster": b.cluster.copy(), "job": b.job.copy(), "racks": b.racks.copy()}
 
-    def get_images(self) -> Sequence[NDArray[np.uint8] | None]:
-        return [draw_rgb(self.batch.view(i)) for i in range(self.num_envs)]
+    def _info(self, illegal: NDArray[np.bool_]) -> dict[str, Any]:
+        b = self.batch
+        return self._for_all(
+            {
+                "action_mask": self.action_masks(),
+                "reward_terms": self._for_all({name: b.terms[:, k].copy() for k, name in enumerate(TERMS)}),
+                "hour": b.sim.clock["now"][:, 0].copy(),
+                "illegal": illegal,
+            }
+        )
 
-    def close(self) -> None:
-        """Nothing to close: there are no processes behind this."""
+    def _for_all(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The values, and that every simulator has each of them."""
+        return values | {f"_{name}": np.ones(self.num_envs, np.bool_) for name in values}
+
+
+class NVL72FlatVectorEnv(NVL72VectorEnv):
+    """N independent `NVL72FlatEnv`: observations are float32 arrays (N, 43 + 27 R)."""
+
+    def _one_observation(self, racks: int) -> gym.Space[Any]:
+        return gym.spaces.flatten_space(observation_space(racks))
+
+    def _observation(self) -> Any:
+        return flat(super()._observation(), (self.num_envs,))
+
+
+if hasattr(gym.vector, "AutoresetMode"):  # Gymnasium 1.0 knows this mode alone, and no name for it
+    NVL72VectorEnv.metadata["autoreset_mode"] = gym.vector.AutoresetMode.NEXT_STEP

@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nvlenv.common.kernel import kernel
-from nvlenv.policies.observation import N_CLUSTER, N_JOB, N_RACK
+from nvlenv.policies.observation import N_CLUSTER, N_JOB, N_RACK, RACK
 
 LOGIT_GRID = 2.0**20
 Array = NDArray[np.float64]
 
 
 class Weights(NamedTuple):
-    """The arrays of the network (agents/learning/network.py), inputs first. H: hidden width; global: job and cluster."""
+    """The arrays of the network of `agents.learning`, inputs first. H: hidden width; global: job and cluster."""
 
     rack_in: Array  # (F, H)
     global_in: Array  # (J + C, H)
@@ -62,6 +62,7 @@ def shapes(hidden: int) -> dict[str, tuple[int, ...]]:
 
 
 def work_space(racks: int, hidden: int) -> Work:
+    """Zeroed work space for a cluster of so many racks and a network of this width."""
     return Work(
         racks=np.zeros((racks, N_RACK), np.float32),
         job=np.zeros(N_JOB, np.float32),
@@ -97,7 +98,7 @@ def _pool(rows, racks, pooled):
     for o in range(2 * h):
         pooled[o] = 0.0
     for r in range(len(rows)):
-        if racks[r, 0] > 0.0:
+        if racks[r, RACK.exists] > 0.0:
             count += 1
             for o in range(h):
                 pooled[o] += rows[r, o]
@@ -114,6 +115,7 @@ def _relu(x):
 
 @kernel
 def copy(out, x):
+    """Overwrite out with x, entry by entry."""
     for o in range(len(x)):
         out[o] = x[o]
 

@@ -12,7 +12,7 @@ import zipfile
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +32,8 @@ from nvlenv.policies.observation import (
     observe,
 )
 from nvlenv.simulator.decision import Action, Decision
+from nvlenv.simulator.state import Sim
 from nvlenv.simulator.step import advance, step
-
-if TYPE_CHECKING:
-    from nvlenv.simulator.state import Sim
 
 FORMAT = "nvlenv-policy"
 FORMAT_VERSION = 1
@@ -200,6 +198,7 @@ class LearnedPolicy:
 
     @cached_property
     def weights(self) -> Weights:
+        """The arrays as the kernels take them."""
         return Weights(**{name: np.ascontiguousarray(self.arrays[name]) for name in Weights._fields})
 
     def _work(self, racks: int) -> Work:

@@ -10,7 +10,9 @@ another version is refused.
 
 from __future__ import annotations
 
+from collections import namedtuple
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -123,6 +125,17 @@ CLUSTER_FEATURES: tuple[Feature, ...] = (
 N_RACK, N_JOB, N_CLUSTER = len(RACK_FEATURES), len(JOB_FEATURES), len(CLUSTER_FEATURES)
 
 
+def positions(kind: str, features: tuple[Feature, ...]) -> Any:
+    """The place of every feature in its array, by name; to numba a tuple of constants."""
+    names = [feature.name for feature in features]
+    return namedtuple(kind, names)(*range(len(names)))  # type: ignore[misc]
+
+
+RACK = positions("RackPositions", RACK_FEATURES)
+JOB = positions("JobPositions", JOB_FEATURES)
+CLUSTER = positions("ClusterPositions", CLUSTER_FEATURES)
+
+
 @inlined
 def _grid(x):
     return np.floor(min(1.0, max(-1.0, x)) * GRID + 0.5) / GRID
@@ -159,7 +172,7 @@ def observe(sim, racks, job, cluster):
         job[k] = 0.0
     estimate = 0.0
     if j >= 0:
-        estimate = sim.jobs[j].noise * sim.jobs[j].work
+        estimate = sim.jobs[j].estimate_error * sim.jobs[j].work
         _observe_job(sim, j, estimate, job)
     _observe_racks(sim, j, estimate, block_of_job(sim) if j >= 0 else (0, 0), racks)
     ready = 0
@@ -174,7 +187,7 @@ def _observe_racks(sim, j, estimate, block, racks):
 
     One loop over the racks, not a kernel for each: passing the simulator takes as long as filling a row.
     """
-    c, n, g, unit = sim.clock[0], len(sim.racks), sim.cap.shape[1] - 1, sim.clock[0].slice_nodes
+    c, n, g = sim.clock[0], len(sim.racks), sim.cap.shape[1] - 1
     p = sim.jobs[j].pod_gpus if j >= 0 else 1
     per_node = g // p
     for r in range(n):
@@ -190,29 +203,29 @@ def _observe_racks(sim, j, estimate, block, racks):
         pods = min(c.pods_left, fit) if j >= 0 else 0
         # Sub-node pods go to part-used nodes first: only what these cannot hold takes whole nodes.
         takes = -(-max(0, pods - (fit - whole * per_node)) // per_node)
-        out[0], out[1], out[2] = 1.0, free / gpus, whole / nodes
-        out[3], out[4] = rack.part / nodes, rack.usable / nodes
-        out[5], out[6] = int(sim.mask[r]), int(sim.mask[n + r])
-        out[7] = pods / c.pods_left if j >= 0 else 0.0
-        out[8], out[9] = (free - pods * p) / gpus, (fit - pods) * p / gpus
-        out[10] = int(j >= 0 and sim.ancestors[r, block[0]] == block[1])
-        out[11] = int(whole == takes)
-        for k in range(3 if takes > 0 else 0):
-            size = max(1, unit >> k)
-            out[12 + k] = (whole // size - (whole - takes) // size) / (1 << k)
-        out[15], out[16] = int(whole == rack.usable and whole > 0), max(0, unit - whole) / unit
+        out[RACK.exists], out[RACK.free], out[RACK.whole] = 1.0, free / gpus, whole / nodes
+        out[RACK.part], out[RACK.usable] = rack.part / nodes, rack.usable / nodes
+        out[RACK.can_place], out[RACK.can_open] = int(sim.mask[r]), int(sim.mask[n + r])
+        out[RACK.fits] = pods / c.pods_left if j >= 0 else 0.0
+        out[RACK.left], out[RACK.room_left] = (free - pods * p) / gpus, (fit - pods) * p / gpus
+        out[RACK.in_block] = int(j >= 0 and sim.ancestors[r, block[0]] == block[1])
+        out[RACK.exact] = int(whole == takes)
+        for k in range(3 if takes > 0 else 0):  # slot, half, quarter
+            size = max(1, c.slice_nodes >> k)
+            out[RACK.breaks_slot + k] = (whole // size - (whole - takes) // size) / (1 << k)
+        out[RACK.empty] = int(whole == rack.usable and whole > 0)
+        out[RACK.missing] = max(0, c.slice_nodes - whole) / c.slice_nodes
         drain, end = rack.drain - c.now, estimate
-        out[17] = _log_time(drain)
-        out[18], out[19] = _log_time(end - max(drain, 0.0)), _log_time(drain - end)
-        out[20] = _log_time(rack.ready - c.now)
+        out[RACK.drain], out[RACK.extends] = _log_time(drain), _log_time(end - max(drain, 0.0))
+        out[RACK.gap], out[RACK.ready] = _log_time(drain - end), _log_time(rack.ready - c.now)
         if sim.mask[n + r]:
-            out[21], out[22] = sim.open_gpus[r] / gpus, _log_time(sim.open_lost[r])
-        out[23] /= gpus
-        out[24] = rack.reserved
+            out[RACK.open_gpus], out[RACK.open_lost] = sim.open_gpus[r] / gpus, _log_time(sim.open_lost[r])
+        out[RACK.here] /= gpus
+        out[RACK.reserved] = rack.reserved
         if rack.reserved == 1 and c.shadow < np.inf:
             over = end - max(0.0, c.shadow - c.now)
-            out[26] = int(over > 0.0 and j != c.hero)
-            out[25] = _signed_log_time(over)
+            out[RACK.delays_target] = _signed_log_time(over)
+            out[RACK.conflicts] = int(over > 0.0 and j != c.target)
     for r in range(n):
         for k in range(N_RACK):
             racks[r, k] = _grid(racks[r, k])
@@ -223,29 +236,29 @@ def _count_gpus_here(sim, j, racks):
     """GPUs that the job at hand already has in each rack, along the chain of its GPUs."""
     g, slot = sim.cap.shape[1] - 1, sim.jobs[j].first_gpu if j >= 0 else -1
     while slot >= 0:
-        racks[sim.nodes[slot // g].rack, 23] += 1.0
+        racks[sim.nodes[slot // g].rack, RACK.here] += 1.0
         slot = sim.gpu_next[slot]
 
 
 @inlined
 def _observe_job(sim, j, estimate, out):
     c, job, g = sim.clock[0], sim.jobs[j], sim.cap.shape[1] - 1
-    out[0], out[1] = 1.0, np.log2(float(job.gpus)) / 12.0
-    out[2], out[3] = _log2(c.pods_left, 12.0), _log2(c.units_left, 6.0)
-    out[4] = int(job.first_gpu >= 0)
-    out[5 + job.mode] = 1.0
-    out[8], out[9], out[10] = int(job.pod_gpus < g), int(c.reach > 0), int(c.reach < 0)
-    out[11], out[12] = max(0, job.priority) / 4.0, sim.classes[job.klass].weight / HEAVIEST
-    out[13], out[14] = _log_time(estimate), _log_time(job.waited + c.now - job.queued)
-    out[15], out[16] = job.comm, int(job.gpus >= c.hero_gpus)
-    out[17] = int(job.preemptible == 0 and job.movable == 0)
-    out[18], out[19] = int(j == c.hero), _urgency(sim, j)
-    if c.hero >= 0 and c.hero != j:
-        out[20] = _signed_log_time(estimate - max(0.0, c.shadow - c.now))
-        out[21] = _signed_log_time(estimate - max(0.0, c.pool_start - c.now))
-        out[22] = max(0.0, out[21]) if is_sizeable(sim, j) else 0.0
+    out[JOB.present], out[JOB.gpus] = 1.0, np.log2(float(job.gpus)) / 12.0
+    out[JOB.pods_left], out[JOB.units_left] = _log2(c.pods_left, 12.0), _log2(c.slices_left, 6.0)
+    out[JOB.begun] = int(job.first_gpu >= 0)
+    out[JOB.unconstrained + job.mode] = 1.0  # the next two are the other modes
+    out[JOB.sub_node], out[JOB.spread], out[JOB.no_shape] = int(job.pod_gpus < g), int(c.reach > 0), int(c.reach < 0)
+    out[JOB.priority], out[JOB.weight] = max(0, job.priority) / 4.0, sim.classes[job.klass].weight / HEAVIEST
+    out[JOB.estimate], out[JOB.waited] = _log_time(estimate), _log_time(job.waited + c.now - job.queued)
+    out[JOB.comm], out[JOB.hero] = job.comm, int(job.gpus >= c.hero_gpus)
+    out[JOB.fixed] = int(job.preemptible == 0 and job.movable == 0)
+    out[JOB.target], out[JOB.urgency] = int(j == c.target), _urgency(sim, j)
+    if c.target >= 0 and c.target != j:
+        out[JOB.outlasts] = _signed_log_time(estimate - max(0.0, c.shadow - c.now))
+        out[JOB.outlasts_pool] = _signed_log_time(estimate - max(0.0, c.pool_start - c.now))
+        out[JOB.drains] = max(0.0, out[JOB.outlasts_pool]) if is_sizeable(sim, j) else 0.0
     if may_wait_for_domain(sim):
-        out[23] = 1.0 - out[14]
+        out[JOB.patience] = 1.0 - out[JOB.waited]
     for k in range(N_JOB):
         out[k] = _grid(out[k])
 
@@ -265,24 +278,26 @@ def _observe_cluster(sim, ready, out):
         slots += sim.cap[r, g] // c.slice_nodes
         halves += sim.cap[r, g] // max(1, c.slice_nodes // 2)
     capacity = float(c.capacity)
-    out[0], out[1] = sim.cap[root, 1] / capacity, sim.cap[root, g] * g / capacity
-    out[2], out[3], out[4] = slots / racks, halves / racks / 2.0, ready / racks
-    out[5], out[6] = _log2(waiting / capacity, 1.0), _log2(weighted / capacity, 3.0)
-    out[7] = _log2(c.n_waiting, 12.0)
-    out[8] = int(sim.cap[root, 1] >= c.stall_gpus)
-    out[9] = c.slow_rate / capacity
-    for k in range(10, N_CLUSTER):
+    for k in range(N_CLUSTER):
         out[k] = 0.0
-    if c.hero >= 0:
-        target = sim.jobs[c.hero]
-        share = c.units_left / target.units if c.hero == c.current else 1.0
-        needed = max(1.0, share * target.gpus / (c.hero_nodes * g))
-        out[10], out[11] = 1.0, target.gpus / capacity
-        out[12] = _log_time(target.waited + c.now - target.queued)
-        out[13] = max(0.0, needed - ready) / needed
-        out[14], out[15] = _log_time(c.shadow - c.now), _log_time(c.pool_start - c.now)
-        out[16] = max(0.0, 1.0 - sim.cap[root, 1] / target.gpus)
-        out[17] = _urgency(sim, c.hero)
-    out[18] = c.hero_waiting / capacity
+    out[CLUSTER.free], out[CLUSTER.whole] = sim.cap[root, 1] / capacity, sim.cap[root, g] * g / capacity
+    out[CLUSTER.slots], out[CLUSTER.half_slots] = slots / racks, halves / racks / 2.0
+    out[CLUSTER.ready_racks] = ready / racks
+    out[CLUSTER.waiting], out[CLUSTER.weighted] = _log2(waiting / capacity, 1.0), _log2(weighted / capacity, 3.0)
+    out[CLUSTER.queue] = _log2(c.n_waiting, 12.0)
+    out[CLUSTER.stalled] = int(sim.cap[root, 1] >= c.stall_gpus)
+    out[CLUSTER.slow] = c.slow_rate / capacity
+    if c.target >= 0:
+        target = sim.jobs[c.target]
+        share = c.slices_left / target.slices if c.target == c.current else 1.0
+        needed = max(1.0, share * target.gpus / (c.target_nodes * g))
+        out[CLUSTER.target_waits], out[CLUSTER.target_gpus] = 1.0, target.gpus / capacity
+        out[CLUSTER.target_waited] = _log_time(target.waited + c.now - target.queued)
+        out[CLUSTER.target_shortfall] = max(0.0, needed - ready) / needed
+        out[CLUSTER.target_shadow] = _log_time(c.shadow - c.now)
+        out[CLUSTER.target_pool] = _log_time(c.pool_start - c.now)
+        out[CLUSTER.target_lacks] = max(0.0, 1.0 - sim.cap[root, 1] / target.gpus)
+        out[CLUSTER.target_urgency] = _urgency(sim, c.target)
+    out[CLUSTER.heroes] = c.hero_waiting / capacity
     for k in range(N_CLUSTER):
         out[k] = _grid(out[k])

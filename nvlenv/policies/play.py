@@ -18,7 +18,9 @@ from nvlenv.simulator.step import advance, step
 class Player(Protocol):
     """A policy that can play to the end by itself."""
 
-    def play(self, sim: Sim) -> None: ...
+    def play(self, sim: Sim) -> None:
+        """Play from the start of the episode to the end of the window."""
+        ...
 
 
 @compiled

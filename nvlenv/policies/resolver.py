@@ -15,6 +15,7 @@ from pathlib import Path
 
 from nvlenv.common.config import CONFIG_ROOTS, read_yaml
 from nvlenv.common.errors import InputError
+from nvlenv.policies import UNTUNED
 from nvlenv.policies.heuristics.choose import choose
 from nvlenv.policies.heuristics.rule import Rule, parse_rule
 from nvlenv.policies.kueue.policy import KUEUE, KueuePolicy
@@ -37,7 +38,6 @@ __all__ = [
 ]
 
 BASELINES = "baselines.yaml"  # in configs/; written by agents.tune
-UNTUNED = "best-fit+easy+open"  # the baseline of a scenario for which none was tuned
 
 
 _KUEUE = {KUEUE: KueuePolicy, KUEUE_PREEMPTION: KueuePreemptionPolicy}

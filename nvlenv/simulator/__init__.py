@@ -1,1 +1,1 @@
-
+"""The simulator: arrays, and kernels that turn a workload on a cluster into decisions and carry them out."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from nvlenv.cluster.types import BoolArray
@@ -17,20 +17,25 @@ class ActionLayout:
 
     @property
     def size(self) -> int:
+        """How many actions there are."""
         return 2 * self.racks + 2
 
     @property
     def fill(self) -> int:
+        """Put the rest of the present slice into the tightest holes."""
         return 2 * self.racks
 
     @property
     def hold(self) -> int:
+        """Let the job wait for the next instant."""
         return 2 * self.racks + 1
 
     def place(self, rack: int) -> int:
+        """Put as much of the present slice on this rack as fits."""
         return rack
 
     def open(self, rack: int) -> int:
+        """Evict or move others from this rack so that it holds one more slice, and place that."""
         return self.racks + rack
 
     def describe(self, action: int) -> str:
@@ -42,18 +47,6 @@ class ActionLayout:
         if action < self.fill:
             return f"open[{action - self.racks}]"
         return "fill" if action == self.fill else "hold"
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Where a running job's GPUs are."""
-
-    job: int
-    nodes: tuple[int, ...]  # ascending
-    gpus: tuple[int, ...]  # on each of those nodes
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        return iter(zip(self.nodes, self.gpus, strict=True))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,9 @@
-"""What happens to jobs and nodes: start, finish, evict, move, fail."""
+"""Time passes, and things happen to jobs and nodes.
+
+First the clock: the heap of completions, the next event, and the integrals between two events. Events at one instant
+come in a fixed order: completions by job number, then node events in file order, then arrivals.
+Then what happens: a job starts, finishes, is evicted or moved; a node fails, is repaired, cordoned, verified.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +14,12 @@ from nvlenv.cluster.types import NodeEventKind
 from nvlenv.common.kernel import inlined, kernel
 from nvlenv.simulator.occupancy import release, set_node
 from nvlenv.simulator.queues import charge, dequeue, enqueue
-from nvlenv.simulator.state import DONE, RUNNING, Row
+from nvlenv.simulator.state import DONE, RUNNING, Scratch
 
-# --------------------------------------------------------------------------------------------------------------------
-# Time: the heap of completions, the next event, and the integrals between two events.
-#
-# Events at one instant come in a fixed order: completions by job number, then node events in file order, then arrivals.
-# --------------------------------------------------------------------------------------------------------------------
+FAIL, REPAIR, CORDON = int(NodeEventKind.FAIL), int(NodeEventKind.REPAIR), int(NodeEventKind.CORDON)
+VERIFY, VERIFY_END = int(NodeEventKind.VERIFY), int(NodeEventKind.VERIFY_END)
+COUNTS, WHERE = int(Scratch.COUNTS), int(Scratch.WHERE)
+VERIFY_QUEUE = 0  # verification pods that count are charged to the first queue
 
 
 @inlined
@@ -133,17 +137,6 @@ def _take_samples(sim, t):
         c.next_sample += c.sample_every
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# What happens to jobs and nodes: start, finish, evict, move, fail.
-# --------------------------------------------------------------------------------------------------------------------
-
-
-FAIL, REPAIR, CORDON = int(NodeEventKind.FAIL), int(NodeEventKind.REPAIR), int(NodeEventKind.CORDON)
-VERIFY, VERIFY_END = int(NodeEventKind.VERIFY), int(NodeEventKind.VERIFY_END)
-COUNTS, WHERE = int(Row.COUNTS), int(Row.WHERE)
-VERIFY_QUEUE = 0  # verification pods that count are charged to the first queue
-
-
 @inlined
 def placement_speed(sim, j):
     """Speed of job j on the GPUs that it holds, relative to the best shape for its size and slice."""
@@ -180,7 +173,7 @@ def run(sim, j):
     job.speed = placement_speed(sim, j)
     job.start = c.now
     job.end = c.now + job.work / job.speed
-    job.predicted = c.now + job.noise * job.work / job.speed
+    job.predicted = c.now + job.estimate_error * job.work / job.speed
     job.first_start = min(job.first_start, c.now)
     c.slow_rate += job.gpus * (1.0 - job.speed)
     charge(sim, job.queue, job.gpus)
@@ -206,6 +199,7 @@ def stop(sim, j):
 
 @inlined
 def finish(sim, j):
+    """Job j has done all its work."""
     stop(sim, j)
     job = sim.jobs[j]
     job.status, job.finish, job.work = DONE, sim.clock[0].now, 0.0

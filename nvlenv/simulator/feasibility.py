@@ -24,14 +24,14 @@ def _holds_one(sim, height, p, pods):
 
 
 @inlined
-def count_units(sim, height, p, pods, enough):
+def count_slices(sim, height, p, pods, enough):
     """Slices of so many pods that the domains of this height hold; counting stops at `enough`."""
-    units = 0
+    slices = 0
     for d in range(sim.level_start[height], sim.level_start[height + 1]):
-        units += sim.cap[d, p] // pods
-        if units >= enough:
+        slices += sim.cap[d, p] // pods
+        if slices >= enough:
             break
-    return units
+    return slices
 
 
 @inlined
@@ -39,10 +39,10 @@ def _reach(sim, j):
     """The lowest height at which the rest of job j fits by shape; -1: nowhere."""
     job, c = sim.jobs[j], sim.clock[0]
     p, top = job.pod_gpus, sim.ancestors.shape[1] - 1
-    if sim.cap[len(sim.cap) - 1, p] < c.units_left * c.pods_left:
+    if sim.cap[len(sim.cap) - 1, p] < c.slices_left * c.pods_left:
         return -1
     if job.mode == REQUIRED:
-        return job.height if count_units(sim, job.height, p, c.pods_left, c.units_left) >= c.units_left else -1
+        return job.height if count_slices(sim, job.height, p, c.pods_left, c.slices_left) >= c.slices_left else -1
     if job.mode == UNCONSTRAINED:
         return 0 if _holds_one(sim, 0, p, c.pods_left) else top
     height = job.height
@@ -73,11 +73,11 @@ def consider(sim, j):
     if fresh:
         if not has_quota(sim, j):
             return False
-        c.units_left, c.pods_left, c.scope = job.units, job.unit_pods, -1
+        c.slices_left, c.pods_left, c.scope = job.slices, job.slice_pods, -1
     if c.scope < 0:
         c.reach = _reach(sim, j)
     free = sim.cap[len(sim.cap) - 1, 1]
-    demand = c.units_left * c.pods_left * job.pod_gpus
+    demand = c.slices_left * c.pods_left * job.pod_gpus
     if c.reach < 0 and fresh and free >= demand:
         c.stall_gpus = min(c.stall_gpus, demand)
     can_open = c.allow_open == 1 and job.mode == REQUIRED and job.height == 0 and (free >= demand or not fresh)
@@ -124,7 +124,7 @@ def may_wait_for_domain(sim):
         if r == 0 or sim.ancestors[r, job.height] != sim.ancestors[r - 1, job.height]:
             pods = 0
         pods += sim.racks[r].usable * per_node
-        if pods >= job.unit_pods:
+        if pods >= job.slice_pods:
             return True
     return False
 
@@ -161,6 +161,6 @@ def _tightest_block(sim, height):
             segments = 0
         if r == 0 or part != sim.ancestors[r - 1, inner]:
             segments += sim.cap[part, p] // c.pods_left
-        if segments >= c.units_left and (best < 0 or sim.cap[block, p] < sim.cap[best, p]):
+        if segments >= c.slices_left and (best < 0 or sim.cap[block, p] < sim.cap[best, p]):
             best = block
     return best

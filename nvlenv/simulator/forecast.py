@@ -2,7 +2,7 @@
 that racks are kept for (the *target*) could start if shape did not matter.
 
 Durations are never seen here, only estimates; a job that outlives its estimate is predicted to take half as long again.
-Outlooks are made on demand and kept until the occupancy of the rack changes or one of its jobs outlives its estimate.
+Forecasts are made on demand and kept until the occupancy of the rack changes or one of its jobs outlives its estimate.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import numpy as np
 
 from nvlenv.cluster.types import Mode
 from nvlenv.common.kernel import inlined, kernel
-from nvlenv.simulator.queues import is_held_by_quota
+from nvlenv.simulator.queues import waits_for_quota
 from nvlenv.simulator.state import RELEASE_BINS as BINS
-from nvlenv.simulator.state import Row
+from nvlenv.simulator.state import Scratch
 
 REQUIRED = int(Mode.REQUIRED)
 OVERDUE_FACTOR = 1.5
 SHORTEST_ESTIMATE = 1.0 / 60.0  # h
-RELEASED = int(Row.RELEASED)
+RELEASED = int(Scratch.RELEASED)
 ROOT_LONGEST = 32.0  # roots of hours: what ends in more than 1,024 h is never waited for
 
 
@@ -34,7 +34,7 @@ def predicted_end(sim, j):
 
 @inlined
 def refresh_rack(sim, r):
-    """Make the outlook of rack r anew."""
+    """Make the forecast of rack r anew."""
     rack, c, g = sim.racks[r], sim.clock[0], sim.cap.shape[1] - 1
     rack.stale, rack.drain, rack.recheck = 0, c.now, np.inf
     release, count = sim.scratch_float[0], 0
@@ -59,7 +59,7 @@ def refresh_rack(sim, r):
         if c.now < t < np.inf:
             rack.drain = max(rack.drain, t)
             rack.recheck = min(rack.recheck, first)
-    rack.ready = release[c.hero_nodes - 1] if c.hero_nodes <= count else np.inf
+    rack.ready = release[c.target_nodes - 1] if c.target_nodes <= count else np.inf
     if rack.ready <= c.now:
         rack.ready = 0.0  # ready now, and as long as nothing changes
 
@@ -78,7 +78,17 @@ def urgency(sim, j, patience):
     with more weight per hour goes first. The more patience, the less the run time counts.
     """
     job = sim.jobs[j]
-    return sim.classes[job.klass].weight / (job.noise * job.work + patience)
+    return sim.classes[job.klass].weight / (job.estimate_error * job.work + patience)
+
+
+@inlined
+def target_size(sim, slices, share):
+    """GPUs from which on a waiting job may be the target: those of so many standard slices, else this share of the
+    cluster's; both 0: those of a hero."""
+    c = sim.clock[0]
+    if slices > 0:
+        return slices * c.slice_nodes * (sim.cap.shape[1] - 1)
+    return int(np.ceil(share * c.capacity)) if share > 0.0 else c.hero_gpus
 
 
 @inlined
@@ -89,7 +99,7 @@ def _find_target(sim, least, patience):
     target, most = -1, 0.0
     for k in range(c.n_waiting if c.hero_waiting > 0 or least < c.hero_gpus else 0):
         j = sim.waiting[k]
-        if sim.jobs[j].gpus >= least and not is_held_by_quota(sim, j):
+        if sim.jobs[j].gpus >= least and not waits_for_quota(sim, j):
             if patience <= 0.0:
                 return j
             value = urgency(sim, j, patience)
@@ -100,7 +110,7 @@ def _find_target(sim, least, patience):
 
 @inlined
 def refresh_for(sim, least, patience=0.0):
-    """Bring every rack's outlook up to date, and the reservation for a waiting job of at least so many GPUs.
+    """Bring every rack's forecast up to date, and the reservation for a waiting job of at least so many GPUs.
 
     The reservation is EASY backfilling's, for racks: the racks that are ready first, as many as the target needs, are
     reserved until the *shadow time* at which the last of them is ready, all by estimates (Lifka, "The ANL/IBM SP
@@ -108,23 +118,23 @@ def refresh_for(sim, least, patience=0.0):
     0: the target is the first in line, as in EASY.
     """
     c = sim.clock[0]
-    hero = _find_target(sim, least, patience)
-    nodes, needed = _needs(sim, hero) if hero >= 0 else (c.slice_nodes, 0)
-    changed = hero != c.hero
-    if nodes != c.hero_nodes:
-        c.hero_nodes = nodes
+    target = _find_target(sim, least, patience)
+    nodes, needed = _needs(sim, target) if target >= 0 else (c.slice_nodes, 0)
+    changed = target != c.target
+    if nodes != c.target_nodes:
+        c.target_nodes = nodes
         for r in range(len(sim.racks)):
             sim.racks[r].stale = 1
-    c.hero = hero
+    c.target = target
     for r in range(len(sim.racks)):
         if sim.racks[r].stale == 1 or c.now >= sim.racks[r].recheck:
             refresh_rack(sim, r)
             changed = True
     if changed:
-        domain = _reserve_in_time(sim, hero, needed)
+        domain = _reserve_in_time(sim, target, needed)
         c.pool_start = c.shadow  # GPUs anywhere help nobody who wants one block, or who can never start
-        if hero >= 0 and domain < 0 and c.shadow < np.inf:
-            c.pool_start = pool_start(sim, sim.jobs[hero].gpus)
+        if target >= 0 and domain < 0 and c.shadow < np.inf:
+            c.pool_start = pool_start(sim, sim.jobs[target].gpus)
     _doubt_current(sim)
 
 
@@ -169,28 +179,22 @@ def _find_bin(sim, missing, low, high):
 
 
 @inlined
-def _needs(sim, hero):
-    """What a hero still needs: nodes that make a rack ready for it, and how many such racks."""
-    c, job, widest = sim.clock[0], sim.jobs[hero], 0
+def _needs(sim, target):
+    """What the target still needs: nodes that make a rack ready for it, and how many such racks."""
+    c, job, widest = sim.clock[0], sim.jobs[target], 0
     for r in range(len(sim.racks)):
         widest = max(widest, sim.racks[r].node1 - sim.racks[r].node0)
-    units = c.units_left if hero == c.current else job.units
-    unit = _nodes_of(sim, job.unit_pods * job.pod_gpus)
-    if unit > widest:  # its slices span racks
-        return widest, -(-units * unit // widest)
-    per_rack = widest // unit
-    return unit * per_rack, -(-units // per_rack)
-
-
-@inlined
-def _nodes_of(sim, gpus):
-    g = sim.cap.shape[1] - 1
-    return -(-gpus // g)
+    slices = c.slices_left if target == c.current else job.slices
+    size = -(-job.slice_pods * job.pod_gpus // (sim.cap.shape[1] - 1))  # nodes of one slice
+    if size > widest:  # its slices span racks
+        return widest, -(-slices * size // widest)
+    per_rack = widest // size
+    return size * per_rack, -(-slices // per_rack)
 
 
 @inlined
 def _doubt_current(sim):
-    """Keep no outlook of racks with slices of the job at hand: when it starts, no occupancy tells them."""
+    """Keep no forecast of racks with slices of the job at hand: when it starts, no occupancy tells them."""
     g, j = sim.cap.shape[1] - 1, sim.clock[0].current
     slot = sim.jobs[j].first_gpu if j >= 0 else -1
     while slot >= 0:
@@ -199,14 +203,14 @@ def _doubt_current(sim):
 
 
 @kernel
-def _reserve_in_time(sim, hero, needed):
+def _reserve_in_time(sim, target, needed):
     """Reserve racks for the target. Returns the domain in which it wants them all; -1: they may be anywhere.
 
     Of several domains (blocks, ...) the one whose racks are ready first, lower index first on ties.
     """
     c, height = sim.clock[0], 0
-    if hero >= 0 and sim.jobs[hero].mode == REQUIRED:
-        height = sim.jobs[hero].height
+    if target >= 0 and sim.jobs[target].mode == REQUIRED:
+        height = sim.jobs[target].height
     if height == 0:
         _reserve(sim, needed, 0, len(sim.racks))
         return -1

@@ -66,7 +66,7 @@ def load(
     if events is not None:
         for name, column in (("time", events.time), ("node", events.node), ("kind", events.kind)):
             sim.events[name][: len(column)] = column
-    load_jobs(sim, cluster, workload, rules)
+    load_jobs(sim, cluster, workload)
     _load_mix(sim, len(workload))
 
 
@@ -124,8 +124,8 @@ def _load_rules(sim: Sim, cluster: ClusterSpec, rules: Rules, jobs: int, events:
     c["allow_hold"] = rules.allow_hold
     c["verify_counted"], c["evict_whole_rack"] = rules.verify_counted, rules.evict_whole_rack
     c["n_jobs"], c["n_events"] = jobs, events
-    c["current"], c["scope"], c["reach"], c["hero"] = -1, -1, -1, -1
-    c["hero_nodes"], c["shadow"], c["pool_start"] = rules.slice_nodes, np.inf, np.inf
+    c["current"], c["scope"], c["reach"], c["target"] = -1, -1, -1, -1
+    c["target_nodes"], c["shadow"], c["pool_start"] = rules.slice_nodes, np.inf, np.inf
     c["free_all"], c["stall_gpus"] = cluster.gpus, NO_DEMAND
     sim.mask[:] = False
 
@@ -145,16 +145,17 @@ def _load_queues(sim: Sim, cluster: ClusterSpec, workload: Workload, queues: Seq
         sim.cohorts[cohort]["nominal"] += spec.nominal
 
 
-def load_jobs(sim: Sim, cluster: ClusterSpec, w: Workload, rules: Rules) -> None:
+def load_jobs(sim: Sim, cluster: ClusterSpec, w: Workload) -> None:
+    """Write the jobs of a workload, none of them submitted yet, over those of the simulator."""
     n = len(w)
     jobs = sim.jobs[:n]
     jobs[:] = np.zeros(1, JOB)
     jobs["submit"], jobs["duration"], jobs["work"] = w.submit, w.duration, w.duration
-    jobs["noise"] = np.where(w.duration > 0, w.estimate / np.where(w.duration > 0, w.duration, 1.0), 1.0)
+    jobs["estimate_error"] = np.where(w.duration > 0, w.estimate / np.where(w.duration > 0, w.duration, 1.0), 1.0)
     jobs["comm"], jobs["checkpoint"], jobs["restart"] = w.comm_fraction, w.checkpoint_interval, w.restart_time
     jobs["gpus"], jobs["pod_gpus"] = w.gpus, w.gpus_per_pod
     slices = np.where((w.mode == 2) & (w.slice_gpus > 0), w.slice_gpus, w.gpus)
-    jobs["unit_pods"], jobs["units"] = slices // w.gpus_per_pod, w.gpus // slices
+    jobs["slice_pods"], jobs["slices"] = slices // w.gpus_per_pod, w.gpus // slices
     jobs["priority"], jobs["queue"], jobs["klass"] = w.priority, w.queue, w.job_class
     jobs["mode"], jobs["height"] = w.mode, np.minimum(w.height, sim.ancestors.shape[1] - 1)
     jobs["preemptible"], jobs["movable"] = w.preemptible, w.movable
@@ -168,10 +169,10 @@ def load_jobs(sim: Sim, cluster: ClusterSpec, w: Workload, rules: Rules) -> None
 def _load_mix(sim: Sim, n: int) -> None:
     """The usual mix, for rules that ask what the next job could use: how often the workload has jobs of each shape.
 
-    Counted are the pods that want to share a rack: those of a slice, or one by one if the job promises itself no rack.
+    Counted are the pods that want to share a rack: those of a slice, or one by one if the job asks for no rack.
     """
     jobs, most = sim.jobs[:n], sim.mix.shape[1]
-    together = np.where((jobs["mode"] == 0) | (jobs["height"] > 0), 1, jobs["unit_pods"])
+    together = np.where((jobs["mode"] == 0) | (jobs["height"] > 0), 1, jobs["slice_pods"])
     share = np.zeros((len(sim.mix), most + 1))
     np.add.at(share, (jobs["pod_gpus"], np.minimum(together, most)), 1.0 / max(1, n))
     sim.mix[:] = np.cumsum(share[:, :0:-1], axis=1)[:, ::-1]

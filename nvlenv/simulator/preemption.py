@@ -3,9 +3,16 @@
 A node is *clearable* for a job if every pod on it may be preempted: preemptible, of strictly lower priority, and not
 evicted too often already. It is *movable* if every pod on it may be preempted or moved.
 
-Moved jobs go at once, by best fit, to places that cost the opening job nothing: holes on nodes that could not be
-cleared for it anyway, or whole nodes beyond the last full slice of a rack.
+Whom: nodes that share a job are cleared together, they form a *group*. The *preemption set* is the cheapest set of
+groups with enough nodes, found exactly by 0/1 knapsack over at most as many groups as the rack has nodes.
+Cost: fewest GPUs, then least lost work; on equal cost the earlier groups.
+
+Where to: moved jobs go at once, by best fit, to places that cost the opening job nothing: holes on nodes that could not
+be cleared for it anyway, or whole nodes beyond the last full slice of a rack.
 So a job that may open a rack can always go on until it starts.
+
+Everything that decides who may go stands in `may_evict` (a job) and `node_state` (a node); what a set of them costs, in
+`_make_groups`; `cheapest_victims` chooses, and `mark_opens` and `open_rack` act on its choice.
 """
 
 from __future__ import annotations
@@ -16,20 +23,16 @@ from nvlenv.common.kernel import inlined, kernel
 from nvlenv.simulator.events import evict, lift, lost_work, run
 from nvlenv.simulator.occupancy import occupy, release
 from nvlenv.simulator.queues import enqueue
-from nvlenv.simulator.state import Row
+from nvlenv.simulator.state import Scratch
 
-# --------------------------------------------------------------------------------------------------------------------
-# Which jobs to clear from a rack so that enough nodes become free, at the least cost.
-#
-# Nodes that share a job are cleared together: they form a *group*. The cheapest set of groups with enough nodes is found
-# exactly, as a minimum-cost cover (0/1 knapsack) over at most as many groups as the rack has nodes.
-# Cost: fewest GPUs, then least lost work; on equal cost the earlier groups.
-# --------------------------------------------------------------------------------------------------------------------
-
-
-STATE, PARENT, WEIGHT, JOBS = int(Row.STATE), int(Row.PARENT), int(Row.WEIGHT), int(Row.JOBS)
-TAKES, CHOSEN, VICTIMS = int(Row.TAKES), int(Row.CHOSEN), int(Row.VICTIMS)
+TAKEN, FREE, CLEARABLE, MOVABLE = 0, 1, 2, 3  # state of a node: what a whole-node pod may hope for there
+STATE, OFFER, SPARE, POTENTIAL = int(Scratch.STATE), int(Scratch.OFFER), int(Scratch.SPARE), int(Scratch.POTENTIAL)
+ROOM, HERE, VICTIMS = int(Scratch.ROOM), int(Scratch.HERE), int(Scratch.VICTIMS)
+PARENT, WEIGHT, JOBS = int(Scratch.PARENT), int(Scratch.WEIGHT), int(Scratch.JOBS)
+TAKES, CHOSEN = int(Scratch.TAKES), int(Scratch.CHOSEN)
 GPUS, LOST, BEST_GPUS, BEST_LOST = 0, 1, 2, 3  # rows of scratch_float
+
+# Who may go
 
 
 @inlined
@@ -38,6 +41,43 @@ def may_evict(sim, opener, v):
     job = sim.jobs[v]
     allowed = job.preemptible == 1 and job.evictions < sim.clock[0].max_evictions
     return allowed and job.priority < sim.jobs[opener].priority
+
+
+@inlined
+def node_state(sim, opener, n):
+    """What a pod of the opener that takes a whole node may hope for on node n: TAKEN, FREE, CLEARABLE or MOVABLE."""
+    node, g = sim.nodes[n], sim.cap.shape[1] - 1
+    if node.blocked > 0 or node.gpus < g:
+        return TAKEN
+    if node.free == g:
+        return FREE
+    state = CLEARABLE
+    for slot in range(n * g, n * g + g):
+        v = sim.gpu_job[slot]
+        if v >= 0 and not may_evict(sim, opener, v):
+            if sim.jobs[v].movable == 0:
+                return TAKEN
+            state = MOVABLE
+    return state
+
+
+# The preemption set of one rack
+
+
+@kernel
+def cheapest_victims(sim, opener, r, need, worst):
+    """The jobs that free `need` more nodes of rack r for the opener at the least cost, by ending or by moving.
+
+    Only nodes with STATE from CLEARABLE to `worst` (CLEARABLE: ending alone; MOVABLE: moving too) are cleared. Writes
+    jobs to VICTIMS, largest first, and returns how many; 0: so many nodes cannot be freed.
+    """
+    size = sim.racks[r].node1 - sim.racks[r].node0
+    if need > size:  # nor is there work space for it
+        return 0
+    _make_groups(sim, opener, r, worst)
+    if not _choose_groups(sim, size, need):
+        return 0
+    return _list_victims(sim, r, need)
 
 
 @kernel
@@ -55,7 +95,7 @@ def _join(parent, a, b):
 
 @kernel
 def _make_groups(sim, opener, r, worst):
-    """Group the nodes of rack r whose STATE lies between 2 and `worst`; PARENT is -1 for the others.
+    """Group the nodes of rack r whose STATE lies between CLEARABLE and `worst`; PARENT is -1 for the others.
 
     The first node of each group carries its WEIGHT (nodes), JOBS, GPUS and LOST.
     """
@@ -65,7 +105,7 @@ def _make_groups(sim, opener, r, worst):
     gpus, lost = sim.scratch_float[GPUS], sim.scratch_float[LOST]
     sim.clock[0].stamp += 1
     for k in range(size):
-        inside = 2 <= sim.scratch[STATE, node0 + k] <= worst
+        inside = CLEARABLE <= sim.scratch[STATE, node0 + k] <= worst
         parent[k], weight[k], jobs[k], gpus[k], lost[k] = k if inside else -1, int(inside), 0, 0.0, 0.0
         for slot in range((node0 + k) * g, (node0 + k) * g + g if inside else 0):
             v = sim.gpu_job[slot]
@@ -147,6 +187,7 @@ def _list_victims(sim, r, need):
 
 @kernel
 def _spare(sim, r, need, count):
+    """Take those jobs off VICTIMS without whose end `need` nodes are cleared all the same, the largest first."""
     victims, kept = sim.scratch[VICTIMS], 0
     for at in range(count):
         sim.jobs[victims[at]].mark = 0
@@ -170,37 +211,7 @@ def _cleared(sim, r):
     return cleared
 
 
-@kernel
-def cheapest_victims(sim, opener, r, need, worst):
-    """The jobs that free `need` more nodes of rack r for the opener at the least cost, by ending or by moving.
-
-    Only nodes with STATE from 2 to `worst` are cleared. Writes jobs to VICTIMS, largest first, and returns how many;
-    0: so many nodes cannot be freed.
-    """
-    size = sim.racks[r].node1 - sim.racks[r].node0
-    if need > size:  # nor is there work space for it
-        return 0
-    _make_groups(sim, opener, r, worst)
-    if not _choose_groups(sim, size, need):
-        return 0
-    return _list_victims(sim, r, need)
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# `open`: make room for one more slice in a rack by ending or moving other jobs.
-#
-# A node is *clearable* for a job if every pod on it may be preempted: preemptible, of strictly lower priority, and not
-# evicted too often already. It is *movable* if every pod on it may be preempted or moved.
-#
-# Moved jobs go at once, by best fit, to places that cost the opening job nothing: holes on nodes that could not be
-# cleared for it anyway, or whole nodes beyond the last full slice of a rack.
-# So a job that may open a rack can always go on until it starts.
-# --------------------------------------------------------------------------------------------------------------------
-
-
-TAKEN, FREE, CLEARABLE, MOVABLE = 0, 1, 2, 3  # what a whole-node pod may hope for on a node
-STATE, OFFER, SPARE, POTENTIAL = int(Row.STATE), int(Row.OFFER), int(Row.SPARE), int(Row.POTENTIAL)
-ROOM, HERE, VICTIMS = int(Row.ROOM), int(Row.HERE), int(Row.VICTIMS)
+# Opening racks
 
 
 @inlined
@@ -209,30 +220,13 @@ def _is_opened(sim, opener, r):
     return sim.clock[0].current == opener and sim.racks[r].opened == sim.clock[0].decisions
 
 
-@inlined
-def node_state(sim, opener, n):
-    node, g = sim.nodes[n], sim.cap.shape[1] - 1
-    if node.blocked > 0 or node.gpus < g:
-        return TAKEN
-    if node.free == g:
-        return FREE
-    state = CLEARABLE
-    for slot in range(n * g, n * g + g):
-        v = sim.gpu_job[slot]
-        if v >= 0 and not may_evict(sim, opener, v):
-            if sim.jobs[v].movable == 0:
-                return TAKEN
-            state = MOVABLE
-    return state
-
-
 @kernel
 def _survey(sim, opener):
     """Note the state of every node, what each rack could hold at most, and where moved pods may go.
 
     Returns the slices that the whole cluster could hold at most.
     """
-    g, unit, total = sim.cap.shape[1] - 1, sim.jobs[opener].unit_pods, 0
+    g, pods, total = sim.cap.shape[1] - 1, sim.jobs[opener].slice_pods, 0
     for f in range(g + 1):
         sim.scratch[ROOM, f] = 0
     for r in range(len(sim.racks)):
@@ -243,8 +237,8 @@ def _survey(sim, opener):
             sim.scratch[STATE, n] = state
             sim.scratch[OFFER, n] = int(part and state != CLEARABLE)
             clear += int(state == CLEARABLE)
-        sim.scratch[POTENTIAL, r] = (sim.cap[r, g] + clear) // unit
-        sim.scratch[SPARE, r] = min(sim.cap[r, g] % unit, (sim.cap[r, g] + clear) % unit)
+        sim.scratch[POTENTIAL, r] = (sim.cap[r, g] + clear) // pods
+        sim.scratch[SPARE, r] = min(sim.cap[r, g] % pods, (sim.cap[r, g] + clear) % pods)
         total += sim.scratch[POTENTIAL, r]
         if not _is_opened(sim, opener, r):
             _add_room(sim, r, ROOM, 1)
@@ -280,8 +274,8 @@ def _has_room(sim, opener, victims):
 @kernel
 def _plan(sim, opener, r):
     """Find VICTIMS that free one more slice in rack r. Returns how many; 0: it cannot be done."""
-    g, unit = sim.cap.shape[1] - 1, sim.jobs[opener].unit_pods
-    need = unit - sim.cap[r, g] % unit
+    g, pods = sim.cap.shape[1] - 1, sim.jobs[opener].slice_pods
+    need = pods - sim.cap[r, g] % pods
     clear, moves = 0, 0
     for n in range(sim.racks[r].node0, sim.racks[r].node1):
         clear += int(sim.scratch[STATE, n] == CLEARABLE)
@@ -305,8 +299,8 @@ def mark_opens(sim, j):
         return False
     total, found = _survey(sim, j), False
     for r in range(racks):
-        potential, slots = sim.scratch[POTENTIAL, r], sim.cap[r, g] // sim.jobs[j].unit_pods
-        if total - potential + max(potential, slots + 1) < c.units_left:
+        potential, slots = sim.scratch[POTENTIAL, r], sim.cap[r, g] // sim.jobs[j].slice_pods
+        if total - potential + max(potential, slots + 1) < c.slices_left:
             continue
         victims = _plan(sim, j, r)
         if victims > 0:
@@ -367,6 +361,7 @@ def _move(sim, v):
 
 @kernel
 def _tightest_offer(sim, p):
+    """The node with the fewest free GPUs of those that take moved pods of p GPUs, the first of equals; -1: none."""
     best = -1
     for r in range(len(sim.racks)):
         if sim.racks[r].opened == sim.clock[0].decisions:

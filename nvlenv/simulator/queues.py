@@ -2,7 +2,8 @@
 
 Order (Kueue's): higher priority first, then earlier submit. Workloads are sorted by submit, so the job's number settles
 it, also for a job that was evicted and comes back: it keeps its place.
-Quota is charged from start to end. A queue may use more than its nominal share while its cohort has it unused.
+Quota is charged from start to end. A queue may use more than its nominal share while its cohort has it unused. The way
+from a queue up through its cohort is walked in three places only: `charge`, `lacking_quota` and `may_have_quota`.
 """
 
 from __future__ import annotations
@@ -69,12 +70,18 @@ def charge(sim, q, gpus):
 
 
 @inlined
-def has_quota(sim, j):
-    """True if the job's queue may use so many GPUs more, borrowing from its cohort if need be."""
+def lacking_quota(sim, j):
+    """GPUs of quota that job j lacks now, at the level that lacks the most: its queue or its cohort; <= 0: none."""
     job = sim.jobs[j]
     queue = sim.queues[job.queue]
     cohort = sim.cohorts[queue.cohort]
-    return queue.used + job.gpus <= queue.limit and cohort.used + job.gpus <= cohort.nominal
+    return max(queue.used + job.gpus - queue.limit, cohort.used + job.gpus - cohort.nominal)
+
+
+@inlined
+def has_quota(sim, j):
+    """True if the job's queue may use so many GPUs more, borrowing from its cohort if need be."""
+    return lacking_quota(sim, j) <= 0
 
 
 @inlined
@@ -86,13 +93,10 @@ def may_have_quota(sim, j):
 
 
 @inlined
-def is_held_by_quota(sim, j):
+def waits_for_quota(sim, j):
     """True if waiting for GPUs is not what keeps job j: it lacks more quota than GPUs, or can never have enough."""
-    job = sim.jobs[j]
-    queue = sim.queues[job.queue]
-    cohort = sim.cohorts[queue.cohort]
-    lacks = max(queue.used + job.gpus - queue.limit, cohort.used + job.gpus - cohort.nominal)
-    return not may_have_quota(sim, j) or lacks > max(0, job.gpus - sim.cap[len(sim.cap) - 1, 1])
+    missing_gpus = max(0, sim.jobs[j].gpus - sim.cap[len(sim.cap) - 1, 1])
+    return not may_have_quota(sim, j) or lacking_quota(sim, j) > missing_gpus
 
 
 @inlined

@@ -1,17 +1,21 @@
 """The arrays of a simulator: what they hold, how they are made and copied. `nvlenv.simulator.load` fills them.
 
+The records (JOB, NODE, ..., CLOCK) say what is known of one job, one node, and so on; `Sim` lists the arrays, once: how
+they are made, viewed and copied follows from that list.
+
 A *batch* is a `Sim` whose arrays have a leading axis of N simulators; `view(batch, i)` is the same `Sim` without it,
 sharing memory. Kernels and policies always work on such a view, in Python and in numba alike.
 
 Shape letters: J jobs, R racks, M nodes, G GPUs of the largest node, D domains (racks first, then each coarser level,
-the whole cluster last), H levels from the rack (0) to the whole cluster (H - 1), Q queues, K classes, E node events.
+the whole cluster last), H levels from the rack (0) to the whole cluster (H - 1), Q queues, K classes, E node events,
+T samples, F sample fields, S slot sizes, RG GPUs of the largest rack.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import numpy as np
 
@@ -27,15 +31,15 @@ JOB = np.dtype(
         # what the workload says
         ("submit", "f8"),  # h
         ("duration", "f8"),  # h at the ideal shape
-        ("noise", "f8"),  # estimate / duration
+        ("estimate_error", "f8"),  # estimate / duration; 1: the estimate is right
         ("comm", "f8"),  # share of a step spent in communication at the ideal shape
         ("ideal", "f8"),  # communication ratio of the best shape for this size and slice
         ("checkpoint", "f8"),  # h of work between checkpoints
         ("restart", "f8"),  # h of work lost to a restart
         ("gpus", "i4"),
         ("pod_gpus", "i4"),
-        ("unit_pods", "i4"),  # pods of one slice
-        ("units", "i4"),  # slices
+        ("slice_pods", "i4"),  # pods of one slice
+        ("slices", "i4"),  # slices
         ("priority", "i4"),
         ("queue", "i4"),
         ("klass", "i4"),
@@ -86,11 +90,11 @@ RACK = np.dtype(
         ("usable", "i4"),  # nodes that are not blocked
         ("part", "i4"),  # usable nodes with some GPUs free and some taken
         ("opened", "i4"),  # decision number of the job for which it was last opened
-        ("stale", "i4"),  # 1: occupancy changed since the outlook below was made
+        ("stale", "i4"),  # 1: occupancy changed since the forecast below was made
         ("drain", "f8"),  # when its last job ends, by estimates; <= now: empty
-        ("ready", "f8"),  # when it first has clock.hero_nodes free nodes, by estimates
-        ("recheck", "f8"),  # when one of its jobs outlives its estimate and the outlook must be made again
-        ("reserved", "i4"),  # 1: kept, by EASY's rule, for clock.hero
+        ("ready", "f8"),  # when it first has clock.target_nodes free nodes, by estimates
+        ("recheck", "f8"),  # when one of its jobs outlives its estimate and the forecast must be made again
+        ("reserved", "i4"),  # 1: kept, by EASY's rule, for clock.target
     ],
     align=True,
 )
@@ -124,7 +128,7 @@ CLOCK = np.dtype(
         ("model", "i4"),  # collective model, an id of collectives.MODELS
         ("rack_gpus", "i4"),  # GPUs of the largest rack
         ("capacity", "i4"),  # GPUs of the cluster
-        ("slice_nodes", "i4"),  # the slice that outlook and samples speak about
+        ("slice_nodes", "i4"),  # the slice that forecast and samples speak about
         ("hero_gpus", "i4"),  # a job of at least so many GPUs is a hero
         ("max_evictions", "i4"),
         ("allow_open", "i4"),
@@ -151,13 +155,13 @@ CLOCK = np.dtype(
         ("rescan", "i4"),  # 1: the current job's evictions made room, look at everybody again
         # the decision at hand
         ("current", "i4"),  # job; -1: none
-        ("units_left", "i4"),  # slices still to be placed
+        ("slices_left", "i4"),  # slices still to be placed
         ("pods_left", "i4"),  # pods of the present slice still to be placed
         ("scope", "i4"),  # domain to which the present slice is bound; -1: not yet
         ("reach", "i4"),  # height of the domains inside which the present slice fits; -1: nowhere
         ("stamp", "i8"),  # numbers kernel calls that mark jobs
-        ("hero", "i4"),  # the waiting job for which racks are reserved; -1: none
-        ("hero_nodes", "i4"),  # nodes in a rack that make it ready
+        ("target", "i4"),  # the waiting job for which racks are reserved; -1: none
+        ("target_nodes", "i4"),  # nodes in a rack that make it ready
         ("shadow", "f8"),  # when it can start, by estimates; inf: never or there is none
         ("pool_start", "f8"),  # the same if its GPUs may be anywhere
         ("decisions", "i8"),  # jobs that came up for a decision; numbers them
@@ -192,7 +196,7 @@ SAMPLE_FIELDS = (
 ) + tuple(f"slots_{s}" for s in SLOT_SIZES)
 
 
-class Row(IntEnum):
+class Scratch(IntEnum):
     """Rows of `Sim.scratch`. Each kernel call that needs work space has rows of its own."""
 
     COUNTS = 0  # placement_speed: GPUs in each rack that the job touches
@@ -206,43 +210,57 @@ class Row(IntEnum):
     PARENT = 8  # groups of nodes: union-find over the nodes of one rack
     WEIGHT = 9  # nodes of each group
     JOBS = 10  # jobs of each group
-    TAKES = 11  # cover: was the group taken, by (group, nodes still needed)
+    TAKES = 11  # preemption set: was the group taken, by (group, nodes still needed)
     CHOSEN = 12
     VICTIMS = 13
-    RELEASED = 14  # outlook: GPUs given back, by bin of time
+    RELEASED = 14  # forecast: GPUs given back, by bin of time
     POLICY = 15  # free for policies
 
 
 NO_DEMAND = 2**40  # stall_gpus when nobody is stalled
-RELEASE_BINS = 64  # of the outlook's count of GPUs given back
+RELEASE_BINS = 64  # of the forecast's count of GPUs given back
+
+
+class Array(NamedTuple):
+    """How one array of a simulator is made and copied."""
+
+    dtype: Any
+    shape: str  # letters of `Dims.lengths`
+    fill: int = 0
+    copied: str = ":"  # what `copy_into` copies; in it `c` is the clock; "": nothing, for work space
 
 
 class Sim(NamedTuple):
-    """One simulator (or, with a leading axis, a batch of them)."""
+    """One simulator, or, with a leading axis, a batch of them. This is the only list of the arrays."""
 
-    clock: np.ndarray  # (1,) CLOCK
-    jobs: np.ndarray  # (J,) JOB
-    nodes: np.ndarray  # (M,) NODE
-    gpu_job: np.ndarray  # (M * G,) int32: job on each GPU; -1 free, -2 no such GPU
-    gpu_next: np.ndarray  # (M * G,) int32: next GPU of the same job; -1 last
-    racks: np.ndarray  # (R,) RACK
-    ancestors: np.ndarray  # (R, H) int32: domain of each rack at each height; [:, 0] the rack itself
-    level_start: np.ndarray  # (H + 1,) int32: domains of height h are level_start[h] <= d < level_start[h + 1]
-    cap: np.ndarray  # (D, G + 1) int32: pods of p GPUs that fit domain d now; cap[d, 1] = its free GPUs
-    slots: np.ndarray  # (2, 6) float64: free slots by SLOT_SIZES now, and their time integral
-    waiting: np.ndarray  # (J,) int32: waiting jobs, first n_waiting entries, by priority then submit
-    heap: np.ndarray  # (J,) int32: running jobs, first n_running entries, a binary heap by end
-    queues: np.ndarray  # (Q,) QUEUE
-    cohorts: np.ndarray  # (Q,) COHORT
-    classes: np.ndarray  # (K,) CLASS
-    events: np.ndarray  # (E,) NODE_EVENT
-    samples: np.ndarray  # (T, len(SAMPLE_FIELDS)) float64
-    mask: np.ndarray  # (2R + 2,) bool: legal actions of the decision at hand
-    open_gpus: np.ndarray  # (R,) float64: GPUs that open[r] would evict; valid where open[r] is legal
-    open_lost: np.ndarray  # (R,) float64: GPU-hours that open[r] would lose
-    scratch: np.ndarray  # (len(Row), max(R, M, G + 1, GPUs of a rack, (nodes of a rack + 1) ** 2, bins)) int64, see Row
-    scratch_float: np.ndarray  # (4, nodes of a rack + 1) float64: the same
-    mix: np.ndarray  # (G + 1, GPUs of a rack + 1) float64: mix[p, k] = share of jobs with more than k pods of p GPUs
+    clock: Annotated[np.ndarray, Array(CLOCK, "1")]
+    jobs: Annotated[np.ndarray, Array(JOB, "J", copied=":c.n_jobs")]
+    nodes: Annotated[np.ndarray, Array(NODE, "M")]
+    gpu_job: Annotated[np.ndarray, Array(np.int32, "MG", -2)]  # job on each GPU; -1 free, -2 no such GPU
+    gpu_next: Annotated[np.ndarray, Array(np.int32, "MG", -1)]  # next GPU of the same job; -1 last
+    racks: Annotated[np.ndarray, Array(RACK, "R")]
+    ancestors: Annotated[np.ndarray, Array(np.int32, "R H")]  # domain of each rack at each height; [:, 0] the rack
+    level_start: Annotated[np.ndarray, Array(np.int32, "H+1")]  # first domain of each height, and the end
+    cap: Annotated[np.ndarray, Array(np.int32, "D G+1")]  # pods of p GPUs that fit domain d now; cap[d, 1] = free GPUs
+    slots: Annotated[np.ndarray, Array(float, "2 S")]  # free slots by SLOT_SIZES now, and their time integral
+    waiting: Annotated[np.ndarray, Array(np.int32, "J", copied=":c.n_waiting")]  # by priority, then submit
+    heap: Annotated[np.ndarray, Array(np.int32, "J", copied=":c.n_running")]  # running jobs, a binary heap by end
+    queues: Annotated[np.ndarray, Array(QUEUE, "Q")]
+    cohorts: Annotated[np.ndarray, Array(COHORT, "Q")]
+    classes: Annotated[np.ndarray, Array(CLASS, "K")]
+    events: Annotated[np.ndarray, Array(NODE_EVENT, "E")]
+    samples: Annotated[np.ndarray, Array(float, "T F", copied=":c.n_samples")]  # columns: SAMPLE_FIELDS
+    mask: Annotated[np.ndarray, Array(np.bool_, "2R+2")]  # legal actions of the decision at hand
+    open_gpus: Annotated[np.ndarray, Array(float, "R")]  # GPUs that open[r] would evict; valid where open[r] is legal
+    open_lost: Annotated[np.ndarray, Array(float, "R")]  # GPU-hours that open[r] would lose
+    scratch: Annotated[np.ndarray, Array(np.int64, "W LONGEST", copied="")]  # see `Scratch`
+    scratch_float: Annotated[np.ndarray, Array(float, "4 LONGEST_FLOAT", copied="")]
+    mix: Annotated[np.ndarray, Array(float, "G+1 RG+1")]  # [p, k]: share of jobs with more than k pods of p GPUs
+
+
+ARRAYS: dict[str, Array] = {
+    name: hint.__metadata__[0] for name, hint in get_type_hints(Sim, include_extras=True).items()
+}
 
 
 @dataclass(frozen=True)
@@ -279,79 +297,53 @@ class Dims:
             samples=samples,
         )
 
-    def cover(self, other: Dims) -> Dims:
+    def union(self, other: Dims) -> Dims:
         """Large enough for both."""
         sizes = {name: max(size, vars(other)[name]) for name, size in vars(self).items()}
         # Padded racks come before the coarser domains; a cluster has one domain on each level that only the other has.
         coarser = max(d.domains - d.racks + sizes["heights"] - d.heights for d in (self, other))
         return Dims(**{**sizes, "domains": sizes["racks"] + coarser})
 
+    def lengths(self) -> dict[str, int]:
+        """What the letters in `Array.shape` stand for."""
+        rack_gpus, cleared = self.rack_nodes * self.gpus_per_node, (self.rack_nodes + 1) ** 2
+        return {
+            "1": 1, "2": 2, "4": 4, "J": max(self.jobs, 1), "R": self.racks, "2R+2": 2 * self.racks + 2,
+            "M": self.nodes, "MG": self.nodes * self.gpus_per_node, "G+1": self.gpus_per_node + 1,
+            "RG+1": rack_gpus + 1, "H": self.heights, "H+1": self.heights + 1, "D": self.domains,
+            "Q": self.queues, "K": self.classes,
+            "E": self.events, "T": self.samples, "F": len(SAMPLE_FIELDS), "S": len(SLOT_SIZES), "W": len(Scratch),
+            "LONGEST": max(self.racks, self.nodes, self.gpus_per_node + 1, rack_gpus, cleared, RELEASE_BINS),
+            "LONGEST_FLOAT": max(self.rack_nodes, self.racks) + 1,
+        }  # fmt: skip
+
 
 def allocate(n: int, dims: Dims) -> Sim:
     """A batch of n empty simulators; every one must be filled by `load` before use."""
     tell_if_compiling()
-    d = dims
-    jobs, rack_gpus = max(d.jobs, 1), d.rack_nodes * d.gpus_per_node
-    work_space = max(d.racks, d.nodes, d.gpus_per_node + 1, rack_gpus, (d.rack_nodes + 1) ** 2, RELEASE_BINS)
-    return Sim(
-        clock=np.zeros((n, 1), CLOCK),
-        jobs=np.zeros((n, jobs), JOB),
-        nodes=np.zeros((n, d.nodes), NODE),
-        gpu_job=np.full((n, d.nodes * d.gpus_per_node), -2, np.int32),
-        gpu_next=np.full((n, d.nodes * d.gpus_per_node), -1, np.int32),
-        racks=np.zeros((n, d.racks), RACK),
-        ancestors=np.zeros((n, d.racks, d.heights), np.int32),
-        level_start=np.zeros((n, d.heights + 1), np.int32),
-        cap=np.zeros((n, d.domains, d.gpus_per_node + 1), np.int32),
-        slots=np.zeros((n, 2, len(SLOT_SIZES))),
-        waiting=np.zeros((n, jobs), np.int32),
-        heap=np.zeros((n, jobs), np.int32),
-        queues=np.zeros((n, d.queues), QUEUE),
-        cohorts=np.zeros((n, d.queues), COHORT),
-        classes=np.zeros((n, d.classes), CLASS),
-        events=np.zeros((n, d.events), NODE_EVENT),
-        samples=np.zeros((n, d.samples, len(SAMPLE_FIELDS))),
-        mask=np.zeros((n, 2 * d.racks + 2), np.bool_),
-        open_gpus=np.zeros((n, d.racks)),
-        open_lost=np.zeros((n, d.racks)),
-        scratch=np.zeros((n, len(Row), work_space), np.int64),
-        scratch_float=np.zeros((n, 4, max(d.rack_nodes, d.racks) + 1)),
-        mix=np.zeros((n, d.gpus_per_node + 1, d.rack_nodes * d.gpus_per_node + 1)),
-    )
+    lengths = dims.lengths()
+    arrays = {}
+    for name, array in ARRAYS.items():
+        shape = [n, *(lengths[letter] for letter in array.shape.split())]
+        arrays[name] = np.full(shape, array.fill, array.dtype) if array.fill else np.zeros(shape, array.dtype)
+    return Sim(**arrays)
 
 
-@compiled
-def view(b, i):
-    """Simulator i of a batch, sharing its memory."""
-    return Sim(
-        b.clock[i], b.jobs[i], b.nodes[i], b.gpu_job[i], b.gpu_next[i], b.racks[i], b.ancestors[i], b.level_start[i],
-        b.cap[i], b.slots[i], b.waiting[i], b.heap[i], b.queues[i], b.cohorts[i], b.classes[i], b.events[i],
-        b.samples[i], b.mask[i], b.open_gpus[i], b.open_lost[i], b.scratch[i], b.scratch_float[i], b.mix[i],
-    )  # fmt: skip
+def written(text: str, scope: dict[str, Any]) -> Any:
+    """The function that a text defines in a module (whose `globals()` are `scope`), as if it stood in its file.
+
+    For kernels that say the same of everything in a list, which numba cannot loop over.
+    """
+    found: dict[str, Any] = {}
+    exec(compile(text, scope["__file__"], "exec"), scope, found)
+    return next(iter(found.values()))
 
 
-@compiled
-def copy_into(target, source):
-    """Overwrite one simulator with another of the same dimensions."""
-    target.clock[:] = source.clock
-    n = source.clock[0].n_jobs
-    target.jobs[:n] = source.jobs[:n]
-    target.nodes[:] = source.nodes
-    target.gpu_job[:] = source.gpu_job
-    target.gpu_next[:] = source.gpu_next
-    target.racks[:] = source.racks
-    target.ancestors[:] = source.ancestors
-    target.level_start[:] = source.level_start
-    target.cap[:] = source.cap
-    target.slots[:] = source.slots
-    target.waiting[: source.clock[0].n_waiting] = source.waiting[: source.clock[0].n_waiting]
-    target.heap[: source.clock[0].n_running] = source.heap[: source.clock[0].n_running]
-    target.queues[:] = source.queues
-    target.cohorts[:] = source.cohorts
-    target.classes[:] = source.classes
-    target.events[:] = source.events
-    target.samples[: source.clock[0].n_samples] = source.samples[: source.clock[0].n_samples]
-    target.mask[:] = source.mask
-    target.open_gpus[:] = source.open_gpus
-    target.open_lost[:] = source.open_lost
-    target.mix[:] = source.mix
+# view(batch, i): simulator i of a batch, sharing its memory.
+view = compiled(written(f"def view(b, i): return Sim({', '.join(f'b.{name}[i]' for name in ARRAYS)})", globals()))
+
+# copy_into(target, source): overwrite one simulator with another of the same dimensions.
+_COPIES = [f"target.{name}[{a.copied}] = source.{name}[{a.copied}]" for name, a in ARRAYS.items() if a.copied]
+copy_into = compiled(
+    written("\n    ".join(["def copy_into(target, source):", "c = source.clock[0]", *_COPIES]), globals())
+)

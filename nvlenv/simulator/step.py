@@ -133,9 +133,9 @@ def _placed(sim, pods):
     j = c.current
     c.pods_left -= pods
     if c.pods_left == 0:
-        c.units_left -= 1
-        c.pods_left, c.scope = sim.jobs[j].unit_pods, -1
-    if c.units_left == 0:
+        c.slices_left -= 1
+        c.pods_left, c.scope = sim.jobs[j].slice_pods, -1
+    if c.slices_left == 0:
         start(sim, j)
         c.current = -1
 

@@ -35,7 +35,7 @@ class Summary:
     work_share: FloatArray  # (10,) of the GPU-time
 
 
-def summarise(trace: Trace) -> Summary:
+def summarise_trace(trace: Trace) -> Summary:
     """Measure a trace; shares of GPUs count in the bucket of one GPU."""
     gaps = np.diff(trace.submit_s) if len(trace) > 1 else np.zeros(1)
     hours = trace.span_s // 3600 + 1
@@ -63,9 +63,9 @@ def summarise(trace: Trace) -> Summary:
     )
 
 
-def table(trace: Trace, cluster_gpus: int) -> str:
+def trace_table(trace: Trace, cluster_gpus: int) -> str:
     """The summary as text, with the offered load on a cluster of `cluster_gpus` GPUs."""
-    facts, report = summarise(trace), trace.report
+    facts, report = summarise_trace(trace), trace.report
     run_times = "  ".join(f"p{p} {value:,.0f}" for p, value in zip(PERCENTILES, facts.duration, strict=True))
     lines = [
         ("file", f"{trace.source} (format {report.format})"),

@@ -1,14 +1,15 @@
-"""One episode's jobs: drawn from job classes, or replayed from a public trace."""
+"""One episode's jobs, drawn or replayed from a public trace, and which classes ask for more than racks promise."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from nvlenv.cluster.hardware import NODES_PER_RACK, SLICE_NODES
 from nvlenv.cluster.types import ClusterSpec, Mode, Workload
-from nvlenv.workload.fit import Room
+from nvlenv.workload.fit import Capacity
 from nvlenv.workload.formats.registry import cached_trace
 from nvlenv.workload.generate import build_mix, generate
-from nvlenv.workload.mapping import rules_of, to_workload
+from nvlenv.workload.mapping import mapping_rules, to_workload
 from nvlenv.workload.mix import JobClass, SyntheticWorkload, TraceWorkload
 
 
@@ -30,26 +31,20 @@ def draw_workload(
 def check_config(config: SyntheticWorkload | TraceWorkload, cluster: ClusterSpec) -> None:
     """Raise `InputError` for what `draw_workload` would refuse, without drawing (a trace is read)."""
     if isinstance(config, SyntheticWorkload):
-        build_mix(config.classes, Room(cluster))
+        build_mix(config.classes, Capacity(cluster))
     else:
         to_workload(cached_trace(config.path, config.format), config, cluster, np.random.default_rng(0))
 
 
 def class_weights(config: SyntheticWorkload | TraceWorkload, cluster: ClusterSpec) -> dict[str, float]:
     """Cost of one waiting GPU-hour by class name, in the order of the workload's `class_names`."""
-    classes = config.classes if isinstance(config, SyntheticWorkload) else rules_of(config, cluster)
+    classes = config.classes if isinstance(config, SyntheticWorkload) else mapping_rules(config, cluster)
     return {traits.name: traits.weight for traits in classes}
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# What racks are counted on to hold, and who asks for more.
-#
 # Vendors of NVL72 racks promise 16 of the 18 nodes, so that one or two may fail or be serviced. A job that needs all 18
 # in one rack can start on a good day only: it waits for repairs that nobody owes it.
-# --------------------------------------------------------------------------------------------------------------------
-
-
-PROMISED = {18: 16}  # nodes of a full rack -> nodes that are promised of it
+PROMISED = {NODES_PER_RACK: SLICE_NODES}  # nodes of a full rack -> nodes that are promised of it
 NAMED = 4  # racks that a warning names
 
 
@@ -58,7 +53,7 @@ def promise_warnings(classes: tuple[JobClass, ...], cluster: ClusterSpec) -> lis
     promised = PROMISED.get(int(np.bincount(cluster.node_rack).max()))
     if promised is None:
         return []
-    room = Room(cluster)
+    room = Capacity(cluster)
     mix = build_mix(classes, room)
     piece = np.where(mix.slice_gpus > 0, mix.slice_gpus, mix.gpus)
     lines = []

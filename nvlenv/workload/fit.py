@@ -7,7 +7,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from nvlenv.cluster.types import ClusterSpec, FloatArray, IntArray, Mode
+from nvlenv.cluster.types import ClusterSpec, FloatArray, IntArray, Mode, Workload
 from nvlenv.common.errors import InputError
 from nvlenv.workload.mix import JobTraits
 
@@ -38,7 +38,7 @@ def cut_slices(gpus: IntArray, slice_gpus: IntArray, pod: IntArray) -> tuple[Int
     return (count * size).astype(np.int32), np.where(count > 1, size, 0).astype(np.int32)
 
 
-class Room:
+class Capacity:
     """What the nodes that take pods could hold if nothing else ran; cordoned nodes count for nothing."""
 
     def __init__(self, cluster: ClusterSpec) -> None:
@@ -84,27 +84,45 @@ class Room:
         """Raise `InputError` for a size, `asked` for and cut to `gpus`, that is not whole pods or could never run."""
         if asked % pod:
             self._refuse(traits, "sizes", f"{asked} GPUs", f"a multiple of the pods of {pod} GPUs")
-        pods = self.pods(self.height(traits), pod)
-        piece = slice_gpus or gpus
-        alone = traits.placement is Mode.REQUIRED
-        room = int((pods // (piece // pod)).sum()) * piece if alone else int(pods.sum()) * pod
-        if room < gpus:
-            where = "one domain" if alone and not traits.slice_gpus else "the cluster"
+        required = traits.placement is Mode.REQUIRED
+        if self._holds(required, self.height(traits), pod, slice_gpus or gpus) < gpus:
+            where = "one domain" if required and not traits.slice_gpus else "the cluster"
             expected = f"at most {self.largest(traits)}, what {where} could ever hold"
             self._refuse(traits, "sizes", f"{gpus} GPUs", expected)
+
+    def check_workload(self, jobs: Workload, where: str) -> None:
+        """Raise `InputError` for the first job that could never run here."""
+        shapes = np.stack([jobs.mode, jobs.height, jobs.gpus_per_pod, jobs.slice_gpus, jobs.gpus])
+        for (mode, height, pod, slice_gpus, gpus), job in zip(*_distinct(shapes), strict=True):
+            if height > len(self.cluster.levels) - 2:
+                raise InputError(where, f"job {job}, height", height, f"at most {len(self.cluster.levels) - 2}")
+            if pod > self.node:
+                expected = f"at most {self.node}, the GPUs of the largest node"
+                raise InputError(where, f"job {job}, gpus_per_pod", pod, expected)
+            if self._holds(mode == Mode.REQUIRED, height, pod, slice_gpus or gpus) < gpus:
+                raise InputError(where, f"job {job}, gpus", gpus, "what the empty cluster could hold in this shape")
+
+    def _holds(self, required: bool, height: int, pod: int, piece: int) -> int:
+        """GPUs up to which jobs fit of which every piece is in one domain of that height, if that is required."""
+        pods = self.pods(height, pod)
+        return int((pods // (piece // pod)).sum()) * piece if required else int(pods.sum()) * pod
 
     def largest(self, traits: JobTraits) -> int:
         """GPUs up to which every job of this class, cut or not, could run."""
         pod = traits.gpus_per_pod or self.node
-        pods = self.pods(self.height(traits), pod)
-        if traits.placement is not Mode.REQUIRED:
-            return int(pods.sum()) * pod
-        if traits.slice_gpus:
-            return int((pods // (traits.slice_gpus // pod)).sum()) * traits.slice_gpus
-        return int(pods.max()) * pod
+        required, height = traits.placement is Mode.REQUIRED, self.height(traits)
+        if required and not traits.slice_gpus:
+            return int(self.pods(height, pod).max()) * pod
+        return self._holds(required, height, pod, traits.slice_gpus)
 
     def _refuse(self, traits: JobTraits, field: str, found: object, expected: str) -> NoReturn:
         raise InputError("workload", f"{traits.name}.{field}", found, expected)
+
+
+def _distinct(shapes: IntArray) -> tuple[list[list[int]], list[int]]:
+    """The distinct columns, and where each occurs first."""
+    distinct, first = np.unique(shapes, axis=1, return_index=True)
+    return distinct.T.tolist(), first.tolist()
 
 
 def pod_of(traits: JobTraits, gpus: NDArray[np.integer], node: int) -> IntArray:

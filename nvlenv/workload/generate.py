@@ -1,4 +1,8 @@
-"""The generator: jobs drawn from classes at a target offered load, in one vectorised pass."""
+"""The generator: jobs drawn from classes at a target offered load, in one vectorised pass.
+
+First when jobs are submitted (independently, by the hour of the day, or in bursts), then what every job has from its
+class alone, then the draw of all of them.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nvlenv.cluster.types import BoolArray, ClusterSpec, FloatArray, IntArray, Workload
-from nvlenv.workload.fit import Room, cut_slices, pod_of
+from nvlenv.workload.fit import Capacity, cut_slices, pod_of
 from nvlenv.workload.mix import Bursty, Daily, JobClass, JobTraits, Poisson, SyntheticWorkload
 
-# --------------------------------------------------------------------------------------------------------------------
-# When jobs are submitted: independently, by the hour of the day, or in bursts.
-#
-# All processes are one: a Poisson process whose rate is the mean rate times an hourly factor of mean 1. It is drawn at
-# constant rate 1 and its clock is then bent, so that a factor of 2 makes the hour pass twice as fast.
-# --------------------------------------------------------------------------------------------------------------------
-
-
+# All arrival processes are one: a Poisson process whose rate is the mean rate times an hourly factor of mean 1. It is
+# drawn at constant rate 1 and its clock is then bent, so that a factor of 2 makes the hour pass twice as fast.
 WEEK_H = 7 * 24
 
 
@@ -108,15 +106,10 @@ def spread_batches(
     return times[origin] + since - since[first][origin], origin
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# From classes to the columns of a `Workload`: what every job has from its class alone.
-# --------------------------------------------------------------------------------------------------------------------
-
-
 class ClassColumns:
     """The columns that depend on the class alone, one value per class (C,), and the names that number them."""
 
-    def __init__(self, classes: Sequence[JobTraits], room: Room) -> None:
+    def __init__(self, classes: Sequence[JobTraits], room: Capacity) -> None:
         for traits in classes:
             room.check(traits)
         self.class_names = tuple(dict.fromkeys(traits.name for traits in classes))
@@ -146,11 +139,6 @@ def noisy(duration: FloatArray, sigma: float, rng: np.random.Generator) -> Float
     return duration * np.exp(sigma * rng.standard_normal(len(duration)))
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# The generator: jobs drawn from classes at a target offered load, in one vectorised pass.
-# --------------------------------------------------------------------------------------------------------------------
-
-
 DEFAULT_JOBS = 3000
 
 
@@ -172,7 +160,7 @@ class Mix:
     gpu_hours: float  # expected, of one job
 
 
-def build_mix(classes: tuple[JobClass, ...], room: Room) -> Mix:
+def build_mix(classes: tuple[JobClass, ...], room: Capacity) -> Mix:
     """Check the classes against the cluster; raises `InputError` for a job that could never run."""
     columns = ClassColumns(classes, room)
     number = np.repeat(np.arange(len(classes), dtype=np.int32), [len(c.sizes) for c in classes])
@@ -209,7 +197,7 @@ def generate(config: SyntheticWorkload, cluster: ClusterSpec, rng: np.random.Gen
 
     Raises `InputError` if a class has jobs that could never run on this cluster. Same generator state, same jobs.
     """
-    room = Room(cluster)
+    room = Capacity(cluster)
     mix = build_mix(config.classes, room)
     submit, cell = _arrive(config, mix, config.load * room.gpus / mix.gpu_hours, rng)
     job_class = mix.job_class[cell]

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from nvlenv.cluster.hardware import HERO_SHARE
 from nvlenv.cluster.types import ClusterSpec, FloatArray, IntArray, Workload
 from nvlenv.common.errors import InputError
-from nvlenv.workload.fit import Room, cut_slices, pod_of, round_to_nodes
+from nvlenv.workload.fit import Capacity, cut_slices, pod_of, round_to_nodes
 from nvlenv.workload.generate import ClassColumns, noisy
 from nvlenv.workload.mix import DEFAULT_CLASSES, JobTraits, MappingRule, TraceWorkload
 from nvlenv.workload.trace import Trace
 
 SMALL_JOB = 8  # GPUs; up to here a smaller cluster gets fewer jobs, above it gets smaller ones
-HERO_SHARE = 0.25  # of the cluster
 
 
 def default_rules(cluster: ClusterSpec) -> tuple[MappingRule, ...]:
@@ -25,7 +25,7 @@ def default_rules(cluster: ClusterSpec) -> tuple[MappingRule, ...]:
     Where a trace names no kinds, the size decides: jobs of one node never talk across nodes, whole slices are
     pre-training, what lies between is post-training. Slices are the largest power of two that a rack holds.
     """
-    room = Room(cluster)
+    room = Capacity(cluster)
     rack = int(room.pods(0, room.node).max()) * room.node
     piece = max((1 << (rack.bit_length() - 1)) // room.node, 1) * room.node
     traits = {lab.name: lab.model_dump(include=set(JobTraits.model_fields)) for lab in DEFAULT_CLASSES}
@@ -48,7 +48,7 @@ def default_rules(cluster: ClusterSpec) -> tuple[MappingRule, ...]:
     )
 
 
-def rules_of(config: TraceWorkload, cluster: ClusterSpec) -> tuple[MappingRule, ...]:
+def mapping_rules(config: TraceWorkload, cluster: ClusterSpec) -> tuple[MappingRule, ...]:
     """The rules of the config, or the defaults."""
     return config.mapping or default_rules(cluster)
 
@@ -61,7 +61,7 @@ def to_workload(trace: Trace, config: TraceWorkload, cluster: ClusterSpec, rng: 
 
     Raises `InputError` if the window holds no job, or a job matches no rule.
     """
-    room, rules = Room(cluster), rules_of(config, cluster)
+    room, rules = Capacity(cluster), mapping_rules(config, cluster)
     columns = ClassColumns(rules, room)
     scale = _scale(trace, config, room)
     rows = _window(trace, _thin(trace, _portion(trace, config), scale, rng), config, rng)
@@ -85,12 +85,7 @@ def to_workload(trace: Trace, config: TraceWorkload, cluster: ClusterSpec, rng: 
     return workload.check(trace.source)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Which jobs: rows of the trace, ascending
-# --------------------------------------------------------------------------------------------------------------------
-
-
-def _scale(trace: Trace, config: TraceWorkload, room: Room) -> float:
+def _scale(trace: Trace, config: TraceWorkload, room: Capacity) -> float:
     source = config.source_gpus or trace.source_gpus
     return min(1.0, room.gpus / source) if config.thin and source else 1.0
 
@@ -135,11 +130,6 @@ def _window(trace: Trace, rows: IntArray, config: TraceWorkload, rng: np.random.
     return rows[first:last]
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# What they become
-# --------------------------------------------------------------------------------------------------------------------
-
-
 def _sizes(gpus: FloatArray, scale: float, cap: int, node: int) -> IntArray:
     """Sizes on this cluster: large ones scaled to the nearest whole nodes, at most `cap`, all rounded to nodes."""
     scaled = np.where(gpus > SMALL_JOB, np.maximum(np.rint(gpus * scale / node), 1) * node, gpus)
@@ -147,7 +137,7 @@ def _sizes(gpus: FloatArray, scale: float, cap: int, node: int) -> IntArray:
     return round_to_nodes(np.minimum(scaled if scale < 1 else gpus, whole_cap), node)
 
 
-def _match(trace: Trace, rows: IntArray, gpus: IntArray, rules: Sequence[MappingRule], room: Room) -> IntArray:
+def _match(trace: Trace, rows: IntArray, gpus: IntArray, rules: Sequence[MappingRule], room: Capacity) -> IntArray:
     """(n,) the first rule that fits each job."""
     kind = trace.kind[rows]
     fits = np.empty((len(rules), len(rows)), np.bool_)
@@ -166,7 +156,7 @@ def _match(trace: Trace, rows: IntArray, gpus: IntArray, rules: Sequence[Mapping
 
 
 def _fit(
-    sizes: IntArray, rule: IntArray, rules: Sequence[MappingRule], room: Room
+    sizes: IntArray, rule: IntArray, rules: Sequence[MappingRule], room: Capacity
 ) -> tuple[IntArray, IntArray, IntArray]:
     """(n,) GPUs, GPUs per pod and GPUs per slice: never more than the class could ever get, in whole pods."""
     largest = np.array([room.largest(each) for each in rules], np.int32)[rule]

@@ -25,11 +25,6 @@ DAY = (3.7, 2.7, 2.5, 1.6, 1.1, 0.9, 0.8, 0.9, 1.6, 3.3, 5.4, 6.1,
 WEEK = (1.0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.8)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Jobs
-# --------------------------------------------------------------------------------------------------------------------
-
-
 class Duration(Model):
     """Run time at the ideal shape: lognormal, cut at the limits as a time limit cuts a job."""
 
@@ -67,13 +62,9 @@ class JobTraits(Model):
     name: Name
     mode: Literal["unconstrained", "preferred", "required"] = "unconstrained"
     level: str | None = None  # node label of the promise; None: the NVLink domain, i.e. the rack
-    slice_gpus: Annotated[int, Field(ge=0)] = (
-        0  # larger required jobs are cut into equal slices of at most this; 0: never
-    )
+    slice_gpus: Annotated[int, Field(ge=0)] = 0  # larger required jobs are cut into equal slices of this; 0: never
     gpus_per_pod: Count | None = None  # None: a whole node, or the whole job if it is smaller
-    comm_fraction: Annotated[float, Field(ge=0, lt=1)] = (
-        0.0  # share of a step spent in communication at the ideal shape
-    )
+    comm_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of a step in communication at the ideal shape
     priority: int = 1
     preemptible: bool = True
     movable: bool = False
@@ -94,6 +85,7 @@ class JobTraits(Model):
 
     @property
     def placement(self) -> Mode:
+        """`mode` as the number that workloads hold."""
         return Mode[self.mode.upper()]
 
 
@@ -129,16 +121,12 @@ def lab_classes() -> tuple[JobClass, ...]:
         preemptible=False,
         movable=True,
         checkpoint_interval_h=0,
-        restart_time_h=0.1,
     )
     evaluation = JobClass(
         name="evaluation",
         share=0.31,
         sizes={1: 0.30, 2: 0.20, 4: 0.30, 8: 0.20},
         duration=Duration(median_h=0.4, sigma=1.0),
-        priority=1,
-        checkpoint_interval_h=None,
-        restart_time_h=0.1,
         batched=True,
     )
     post_training = JobClass(
@@ -184,11 +172,6 @@ def lab_classes() -> tuple[JobClass, ...]:
 
 
 DEFAULT_CLASSES = lab_classes()
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Arrivals
-# --------------------------------------------------------------------------------------------------------------------
 
 
 class Poisson(Model):
@@ -240,11 +223,6 @@ class Bursty(_Rhythm):
 
 
 Arrivals = Annotated[Poisson | Daily | Bursty, Field(discriminator="process")]
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Workloads
-# --------------------------------------------------------------------------------------------------------------------
 
 
 class SyntheticWorkload(Model):

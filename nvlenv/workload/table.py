@@ -7,22 +7,16 @@ import gzip
 import io
 import math
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import cast
 
-from nvlenv.common.errors import InputError
+from nvlenv.common.errors import InputError, brief
 
 HEAD = 65536  # characters looked at to recognise a file
 MISSING = frozenset({"", "nan", "NaN", "NaT", "None", "none", "null", "NULL", "N/A", "\\N"})
-
-
-def shown(value: object, width: int = 60) -> str:
-    """`value` as one short line of an error message."""
-    text = repr(value)
-    return text if len(text) <= width else f"{text[:width]}..."
 
 
 def _refuse_binary(path: Path, head: bytes) -> None:
@@ -37,63 +31,48 @@ def _refuse_binary(path: Path, head: bytes) -> None:
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[io.TextIOWrapper]:
-    """The file as UTF-8 text, unpacked if it is gzip."""
-    with path.open("rb") as raw:
-        stream = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
-        _refuse_binary(path, stream.peek(512))
-        yield io.TextIOWrapper(cast("io.BufferedReader", stream), "utf-8-sig", newline="")
-
-
-def _tell(path: Path, place: str, error: Exception) -> NoReturn:
-    """Turn what the operating system, gzip or the decoder says into an `InputError`."""
-    if isinstance(error, EOFError):
-        raise InputError(path, place, "gzip data that ends early", "a complete file") from None
-    if isinstance(error, UnicodeDecodeError):
-        raise InputError(path, place, "bytes that are not UTF-8", "a text file in UTF-8") from None
-    if isinstance(error, gzip.BadGzipFile | zlib.error):
-        raise InputError(path, place, f"damaged gzip data ({error})", "a complete file") from None
-    found = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    raise InputError(path, place, found.lower(), "a readable file") from None
-
-
-_BROKEN = (OSError, EOFError, zlib.error, UnicodeDecodeError)
+def _open(path: Path, place: Callable[[], str] = str) -> Iterator[io.TextIOWrapper]:
+    """The file as UTF-8 text, unpacked if it is gzip; what goes wrong is told with the `place` that was reached."""
+    try:
+        with path.open("rb") as raw:
+            stream = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
+            _refuse_binary(path, stream.peek(512))
+            yield io.TextIOWrapper(cast("io.BufferedReader", stream), "utf-8-sig", newline="")
+    except EOFError:
+        raise InputError(path, place(), "gzip data that ends early", "a complete file") from None
+    except UnicodeDecodeError:
+        raise InputError(path, place(), "bytes that are not UTF-8", "a text file in UTF-8") from None
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(path, place(), f"damaged gzip data ({error})", "a complete file") from None
+    except OSError as error:
+        raise InputError(path, place(), (error.strerror or str(error)).lower(), "a readable file") from None
 
 
 def read_head(path: Path) -> str:
     """The first `HEAD` characters of the file."""
-    try:
-        with _open(path) as stream:
-            return stream.read(HEAD)
-    except _BROKEN as error:
-        _tell(path, "", error)
+    with _open(path) as stream:
+        return stream.read(HEAD)
 
 
 def read_lines(path: Path) -> Iterator[str]:
     """The lines of the file with their ends."""
     number = 1
-    try:
-        with _open(path) as stream:
-            for text in stream:
-                yield text
-                number += 1
-    except _BROKEN as error:
-        _tell(path, f"line {number}", error)
+    with _open(path, lambda: f"line {number}") as stream:
+        for text in stream:
+            yield text
+            number += 1
 
 
 def read_chunks(path: Path, size: int = 1 << 16) -> Iterator[str]:
     """The text of the file in pieces of `size` characters."""
     done = 0
-    try:
-        with _open(path) as stream:
-            while chunk := stream.read(size):
-                yield chunk
-                done += len(chunk)
-    except _BROKEN as error:
-        _tell(path, f"after character {done}", error)
+    with _open(path, lambda: f"after character {done}") as stream:
+        while chunk := stream.read(size):
+            yield chunk
+            done += len(chunk)
 
 
-class Row:
+class TableRow:
     """One row of a table, read by column name."""
 
     __slots__ = ("_cells", "_columns", "line", "path")
@@ -102,6 +81,7 @@ class Row:
         self.path, self.line, self._columns, self._cells = path, line, columns, cells
 
     def has(self, column: str) -> bool:
+        """Whether the table has the column."""
         return column in self._columns
 
     def text(self, column: str, default: str = "") -> str:
@@ -131,7 +111,8 @@ class Row:
             raise self.error(column, "a time like 2023-05-17 11:00:58+08:00") from None
 
     def error(self, column: str, expected: str) -> InputError:
-        found = shown(self._cells[self._columns[column]])
+        """What to raise for a cell that is not what was expected."""
+        found = brief(self._cells[self._columns[column]])
         return InputError(self.path, f"line {self.line}, column {column!r}", found, expected)
 
 
@@ -147,7 +128,7 @@ def timestamp(text: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def read_table(path: Path, required: Sequence[str], names: Sequence[str] | None = None) -> Iterator[Row]:
+def read_table(path: Path, required: Sequence[str], names: Sequence[str] | None = None) -> Iterator[TableRow]:
     """The rows of a comma separated table.
 
     Parameters
@@ -168,10 +149,10 @@ def read_table(path: Path, required: Sequence[str], names: Sequence[str] | None 
             if columns is None:
                 columns = _columns(path, cells, required)
             elif len(cells) < len(columns):
-                found, expected = f"{len(cells)} cells in {shown(','.join(cells))}", f"{len(columns)} as in the header"
+                found, expected = f"{len(cells)} cells in {brief(','.join(cells))}", f"{len(columns)} as in the header"
                 raise InputError(path, f"line {reader.line_num}", found, expected)
             elif list(names or ()) != cells:
-                yield Row(path, reader.line_num, columns, cells)
+                yield TableRow(path, reader.line_num, columns, cells)
     except csv.Error as error:
         raise InputError(path, f"line {reader.line_num}", str(error), "comma separated values") from None
 
@@ -180,5 +161,12 @@ def _columns(path: Path, header: Sequence[str], required: Sequence[str]) -> dict
     columns = {name.strip(): index for index, name in enumerate(header)}
     missing = [name for name in required if name not in columns]
     if missing:
-        raise InputError(path, "line 1", f"columns {shown(','.join(header), 200)}", f"also {', '.join(missing)}")
+        raise InputError(path, "line 1", f"columns {brief(','.join(header), 200)}", f"also {', '.join(missing)}")
     return columns
+
+
+def table_beside(path: Path, name: str) -> Path | None:
+    """The file of that name, plain or gzip, in the folder of another one."""
+    plain = path.with_name(name.removesuffix(".gz"))
+    candidates = (plain, plain.with_name(f"{plain.name}.gz"))
+    return next((found for found in candidates if found != path and found.is_file()), None)

@@ -1,11 +1,11 @@
-"""A trace in memory: jobs as they were submitted to a real cluster, before they are mapped onto ours."""
+"""A trace: what a format of them is, and jobs in memory as they were submitted, before they are mapped onto ours."""
 
 from __future__ import annotations
 
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ UNKNOWN = "unknown"
 BATCH_GAP_S = 60.0  # members of a sweep follow each other within seconds; restarts of a long job come much later
 
 
-class Job(NamedTuple):
+class TraceJob(NamedTuple):
     """One job as a reader yields it; NaN stands for a number that the file does not give."""
 
     submit_s: float  # any epoch; the trace starts at its first job
@@ -32,7 +32,26 @@ class Job(NamedTuple):
     status: str = UNKNOWN
 
 
-Entry = Job | str  # a job, or the reason for which a row of the file is none
+Entry = TraceJob | str  # a job, or the reason for which a row of the file is none
+
+
+@dataclass(frozen=True)
+class Format:
+    """One public format; a file is of it if its header holds `columns`, or if `matches` says so of its first line."""
+
+    name: str
+    title: str
+    read: Callable[[Path], Iterator[Entry]]
+    columns: tuple[str, ...] = ()
+    matches: Callable[[str], bool] | None = None  # for files without a header
+    source_gpus: int | None = None  # GPUs of the cluster it was recorded on
+    note: str = ""
+
+    def recognises(self, line: str, header: frozenset[str]) -> bool:
+        """Whether a file with this first line, whose comma separated cells are `header`, is of this format."""
+        if self.columns and header.issuperset(self.columns):
+            return True
+        return self.matches is not None and self.matches(line)
 
 
 @dataclass(frozen=True)
@@ -107,7 +126,7 @@ class _Names:
         return np.frombuffer(self.column, np.int32)[order]
 
 
-def _flaw(job: Job) -> str | None:
+def _flaw(job: TraceJob) -> str | None:
     """Why this job cannot be replayed."""
     if not 0 < job.gpus < math.inf:
         return "no GPUs"
@@ -118,15 +137,15 @@ def _flaw(job: Job) -> str | None:
     return None if job.duration_s > 0 else "zero or negative run time"
 
 
-def collect(path: Path, format_name: str, entries: Iterable[Entry], source_gpus: int | None, note: str) -> Trace:
-    """Gather what a reader yields into a `Trace`; memory grows with the kept jobs only.
+def collect(path: Path, format: Format) -> Trace:
+    """Read a file that is of a format into a `Trace`; memory grows with the kept jobs only.
 
     Raises `InputError` if no job is left.
     """
     submit, gpus, duration = array("d"), array("d"), array("d")
     kind, user, status = _Names(), _Names(), _Names()
     dropped: Counter[str] = Counter()
-    for entry in entries:
+    for entry in format.read(path):
         reason = entry if isinstance(entry, str) else _flaw(entry)
         if isinstance(entry, str) or reason:
             dropped[str(reason)] += 1
@@ -140,7 +159,7 @@ def collect(path: Path, format_name: str, entries: Iterable[Entry], source_gpus:
     rows = len(submit) + dropped.total()
     if not submit:
         reasons = ", ".join(f"{reason}: {count}" for reason, count in dropped.most_common()) or "nothing in it"
-        raise InputError(path, f"format {format_name}", f"no job to replay in {rows} rows ({reasons})", "at least one")
+        raise InputError(path, f"format {format.name}", f"no job to replay in {rows} rows ({reasons})", "at least one")
     times = np.frombuffer(submit, np.float64)
     order = np.argsort(times, kind="stable").astype(np.int32)
     return Trace(
@@ -154,6 +173,6 @@ def collect(path: Path, format_name: str, entries: Iterable[Entry], source_gpus:
         user_names=tuple(user.codes),
         status_names=tuple(status.codes),
         source=path.name,
-        source_gpus=source_gpus,
-        report=TraceReport(format_name, rows, len(submit), dict(dropped.most_common()), note),
+        source_gpus=format.source_gpus,
+        report=TraceReport(format.name, rows, len(submit), dict(dropped.most_common()), format.note),
     )

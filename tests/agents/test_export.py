@@ -13,13 +13,13 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3.common.envs import IdentityEnv
 
 from agents import export
-from agents.learning.export import export_onnx, export_policy, load_network
+from agents.learning.export import OPSET, export_onnx, export_policy, load_network
 from agents.learning.network import PlacementNetwork
 from agents.learning.policy import PlacementPolicy
 from nvlenv.engine import load_policy
 from nvlenv.envs.env import action_space, observation_space
+from nvlenv.envs.sb3 import NVL72VecEnv
 from nvlenv.envs.scenario import Scenario
-from nvlenv.envs.vector import NVL72VecEnv
 from nvlenv.policies.inference import LOGIT_GRID
 from nvlenv.policies.learned import LearnedPolicy
 from nvlenv.policies.observation import N_CLUSTER, N_JOB, N_RACK
@@ -111,7 +111,7 @@ def test_the_onnx_model_is_valid_and_its_shapes_are_free(tmp_path: Path) -> None
         "mask": ["batch", "actions"],
         "logits": ["batch", "actions"],
     }
-    assert model.opset_import[0].version == export.OPSET
+    assert model.opset_import[0].version == OPSET
 
 
 def test_exporting_leaves_the_network_as_it_is(tmp_path: Path) -> None:

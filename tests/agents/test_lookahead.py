@@ -57,7 +57,9 @@ def test_a_label_is_the_difference_of_two_futures(small: Scenario) -> None:
 
 def test_one_in_so_many_decisions_is_labelled_and_always_the_same(small: Scenario) -> None:
     seeds = np.random.SeedSequence(1).spawn(3)
-    every, all_, again = (collect_labels(small, RULE, seeds, n, HOURS, threads) for n, threads in ((10, 1), (1, 2), (10, 2)))
+    every, all_, again = (
+        collect_labels(small, RULE, seeds, n, HOURS, threads) for n, threads in ((10, 1), (1, 2), (10, 2))
+    )
     assert len(all_.advantage) / 20 < len(every.advantage) < len(all_.advantage) / 5
     assert all(np.array_equal(a, b) for a, b in zip(every, again, strict=True))
 

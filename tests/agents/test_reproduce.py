@@ -23,7 +23,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, small_overrides: tuple[str
             "small": {"step": "play", "columns": ["policy", "cost"]},
             "whole": {"step": "play", "label": "lab-16"},
         },
-        "pictures": {".readme/decay.png": {"step": "play", "figure": "decay.png"}},
+        "pictures": {"docs/pictures/decay.png": {"step": "play", "figure": "decay.png"}},
     }
     (root / "plan.yaml").write_text(yaml.safe_dump(plan), "utf-8")
     (root / "README.md").write_text(README, "utf-8")
@@ -44,7 +44,7 @@ def test_everything_is_made_from_nothing_and_then_agrees(project: Path, capsys: 
     policies = read_results(project / "made" / "play")["sets"]["lab-16"]["summary"]["policies"]
     assert f"| best-fit | {policies['best-fit']['mean']['cost']:.3f} |" in text
     assert text.startswith("# Title\n\n<!-- table small -->\n| policy | cost |\n|---|---:|\n") and "Text." in text
-    assert (project / ".readme" / "decay.png").read_bytes().startswith(b"\x89PNG")
+    assert (project / "docs" / "pictures" / "decay.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_number_that_was_touched_is_found(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,8 +97,8 @@ def test_a_mistake_in_the_arguments_of_a_step_is_told_once(
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan), "utf-8")
 
     assert reproduce.main([*arguments(project), "--plan", str(tmp_path / "plan.yaml")]) == 2
-    assert capsys.readouterr().err == "error: --episodes: found 0, expected at least 1\n"
+    assert capsys.readouterr().err == "error: --episodes: found '0', expected a whole number of at least 1\n"
 
 
 def test_the_shipped_plan_can_be_read() -> None:
-    assert reproduce.read_plan(reproduce.PLAN).tables
+    assert reproduce.load_plan(reproduce.PLAN).tables

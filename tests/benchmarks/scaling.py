@@ -1,6 +1,6 @@
 """How the cost of a decision grows: with racks, with jobs, with simulators; one thread, CPU time.
 
-python -m tests.benchmarks.scaling --out .readme
+python -m tests.benchmarks.scaling --out docs/pictures
 """
 
 from __future__ import annotations
@@ -119,7 +119,9 @@ def _finish(axes: Axes, x: str, title: str) -> None:
 def parser() -> argparse.ArgumentParser:
     out = argparse.ArgumentParser(prog="python -m tests.benchmarks.scaling", description=__doc__, allow_abbrev=False)
     out.formatter_class = argparse.RawDescriptionHelpFormatter
-    out.add_argument("--out", type=Path, default=Path(".readme"), help="folder of scaling.png (default %(default)s)")
+    out.add_argument(
+        "--out", type=Path, default=Path("docs/pictures"), help="folder of scaling.png (default %(default)s)"
+    )
     return out
 
 

@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
 from nvlenv.envs.batch import Batch
 from nvlenv.envs.env import NVL72Env
-from nvlenv.envs.vector import NVL72VecEnv
+from nvlenv.envs.sb3 import NVL72VecEnv
 from tests.benchmarks.support.figures import Figure, typical
 from tests.benchmarks.support.work import any_legal, choices
 

@@ -11,13 +11,13 @@ import onnxruntime
 import pytest
 import torch
 
-from agents.learning.export import export_onnx, export_policy
 from agents.learning.config import TrainConfig
+from agents.learning.export import export_onnx, export_policy
 from agents.learning.model import make_model
 from agents.learning.policy import network_of
 from nvlenv.engine import load_policy
+from nvlenv.envs.sb3 import NVL72VecEnv
 from nvlenv.envs.scenario import load_scenario
-from nvlenv.envs.vector import NVL72VecEnv
 from nvlenv.policies.observation import N_CLUSTER, N_JOB, N_RACK, observe
 from nvlenv.simulator.decision import ActionLayout, Decision
 from tests.benchmarks.support.figures import Figure, fastest

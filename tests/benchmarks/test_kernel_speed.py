@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nvlenv.envs.scenario import prepare, rules_of
+from nvlenv.envs.scenario import prepare, simulator_rules
 from nvlenv.policies.heuristics.rule import parse_rule
 from nvlenv.policies.play import play_rule
 from tests.benchmarks.support.figures import Figure, fastest
@@ -49,7 +49,7 @@ def python_rate() -> float:
     racks = episode.cluster.racks
     kinds: dict[int, Action] = {2 * racks: ("fill", -1), 2 * racks + 1: ("hold", -1)}
     actions = [kinds.get(a, ("place" if a < racks else "open", a % racks)) for a in numbers]
-    rules = rules_of(scenario, episode)
+    rules = simulator_rules(scenario, episode)
     weights = scenario.class_weights()
     reference = Reference(episode.cluster, episode.workload, rules, weights, episode.queues, episode.node_events)
     alive = [True]

@@ -12,15 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvlenv.cluster.collectives import (
-    MODELS,
-    communication_ratio,
-    communication_ratios,
-    ideal_ratio_kernel,
-    ratio_kernel,
-    speed_kernel,
-)
-from nvlenv.common.errors import InputError
+from nvlenv.cluster.collectives import MODELS, ideal_ratio_kernel, ratio_kernel, speed_kernel
+from tests.cluster.ratio import communication_ratio
 
 NVLINK, NETWORK, CLIFF = 900.0, 50.0, 18
 
@@ -210,18 +203,6 @@ def test_without_a_cliff_even_racks_are_as_good_as_one(racks: list[int], model: 
     assert communication_ratio(even, model, nvlink=50.0, network=50.0) == 1.0
 
 
-@untimed
-@given(st.lists(placements, min_size=1, max_size=6), models, st.integers(0, 3))
-def test_many_placements_equal_one_by_one_wherever_the_padding_is(rows: list[list[int]], model: str, pad: int) -> None:
-    width = pad + max(map(len, rows))
-    matrix = np.zeros((len(rows), width), dtype=np.int64)
-    for row, racks in zip(matrix, rows, strict=True):
-        row[width - len(racks) - pad : width - pad] = racks
-    before = matrix.copy()
-    assert communication_ratios(matrix, model).tolist() == [communication_ratio(racks, model) for racks in rows]
-    assert np.array_equal(matrix, before)
-
-
 # --- Ideal shape and speed --------------------------------------------------------------------------------------------
 
 
@@ -298,39 +279,3 @@ def test_speed_takes_arrays() -> None:
 def test_kernel_reads_only_the_first_k_racks(racks: list[int], model: str) -> None:
     counts = np.array([*sorted(racks, reverse=True), 999, -7], dtype=np.int64)
     assert ratio_kernel(MODELS[model], counts, len(racks), 18.0) == communication_ratio(racks, model)
-
-
-# --- Bad input --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"gpus_per_rack": []}, "no rack"),
-        ({"gpus_per_rack": [8, -1]}, r"gpus_per_rack\[1\]: found -1"),
-        ({"gpus_per_rack": [0]}, r"gpus_per_rack\[0\]: found 0"),
-        ({"gpus_per_rack": [2.5]}, "found 2.5, expected a positive integer"),
-        ({"gpus_per_rack": [8], "model": "tree"}, "one of recursive-doubling, ring, hierarchical"),
-        ({"gpus_per_rack": [8], "network": 0.0}, "network 0.0"),
-        ({"gpus_per_rack": [8], "nvlink": 40.0}, "nvlink >= network"),
-        ({"gpus_per_rack": [8], "nvlink": math.nan}, "nvlink nan"),
-    ],
-)
-def test_bad_placement_is_told_in_one_line(arguments: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError, match=message) as raised:
-        communication_ratio(**arguments)  # type: ignore[arg-type]
-    assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("matrix", "message"),
-    [
-        ([8, 8], "1 dimension"),
-        ([[8.0, 8.0]], "float64"),
-        ([[8, 8], [0, 0]], r"matrix\[1\]: found \[0, 0\]"),
-        ([[8, 8], [9, -1]], r"matrix\[1\]: found \[9, -1\]"),
-    ],
-)
-def test_bad_matrix_is_told_in_one_line(matrix: list[object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        communication_ratios(matrix)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import nvlenv.common.config
-from nvlenv.common.config import config_names, find_config
+from nvlenv.common.config import config_names, find_config, shipped
 from nvlenv.common.errors import InputError
 from nvlenv.envs.scenario import load_scenario
 
@@ -31,6 +31,17 @@ def test_installed_settings_are_found_where_the_wheel_puts_them(
 
 def test_settings_are_looked_for_in_the_python_environment() -> None:
     assert Path(sys.prefix) / "share" / "nvlenv" / "configs" in nvlenv.common.config.CONFIG_ROOTS
+
+
+def test_what_ships_is_found_wherever_the_package_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shipped("checkpoints/release/policy.npz").is_file()
+    assert shipped("configs") == find_config("scenarios", "lab-16").parents[1]
+    monkeypatch.setattr(nvlenv.common.config, "ROOTS", (tmp_path / "lib", tmp_path / "share"))
+    with pytest.raises(InputError, match=r"policy.npz: found no such file, expected it at .*lib or in .*share"):
+        shipped("policy.npz")
+    (tmp_path / "share").mkdir()
+    (tmp_path / "share" / "policy.npz").touch()
+    assert shipped("policy.npz") == tmp_path / "share" / "policy.npz"
 
 
 @pytest.mark.parametrize(

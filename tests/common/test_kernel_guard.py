@@ -6,7 +6,7 @@ changes. Both are timed in turns, each by its fastest of many turns of some mill
 machine disturbs neither: on two cores shared by six processes the ratio stayed within 3 %.
 
 Where the kernel has become faster, or does more on purpose, or the processor is of another kind, set USUAL to what
-`python -m pytest -s tests/benchmarks/test_kernel_guard.py` prints.
+`python -m pytest -s tests/common/test_kernel_guard.py` prints.
 """
 
 from __future__ import annotations

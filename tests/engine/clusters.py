@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nvlenv.cluster.types import Mode, QueueSpec
-from nvlenv.engine.model.jobs import JobRequest, PodSet
-from nvlenv.engine.model.snapshot import ClusterSnapshot, Job, Node, Pod, make_snapshot
+from nvlenv.engine.model.jobs import Job, Pod, PodSet
+from nvlenv.engine.model.snapshot import ClusterSnapshot, Node, make_snapshot
 from nvlenv.policies.kueue.types import Layer
 
 LEVELS = ("block", "rack", "hostname")
@@ -50,10 +50,16 @@ def free_racks(*free: int, size: int = 18, **fields: Any) -> ClusterSnapshot:
 
 def gang(
     name: str, pods: int, mode: Mode = Mode.REQUIRED, slice_pods: int = 0, gpus: int = 4, level: str = "", **fields: Any
-) -> JobRequest:
+) -> Job:
     """A job of equal pods, by default in one rack; with `slice_pods`, each slice in one rack."""
     slices = (Layer("", slice_pods),) if slice_pods else ()
     mode = Mode.UNCONSTRAINED if slices and not level else mode
     amounts = {key: fields.pop(key) for key in ("cpu", "memory", "node_selector") if key in fields}
     pod_set = PodSet("main", pods, gpus, mode=mode, level=level, slices=slices, **amounts)
-    return JobRequest(name, (pod_set,), **fields)
+    return Job(name=name, pod_sets=(pod_set,), **{"namespace": "default", "preemptible": True, **fields})
+
+
+def unreachable_gpus(snapshot: ClusterSnapshot, **pod: Any) -> dict[str, int]:
+    """GPUs that `ClusterSnapshot.unreachable` finds on each node, 0 where it finds none."""
+    found = {lost.node: lost.gpus for lost in snapshot.unreachable(**pod)}
+    return {place.name: found.get(place.name, 0) for place in snapshot.nodes}

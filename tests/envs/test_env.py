@@ -45,7 +45,7 @@ def fingerprint(scenario: Scenario, seed: int, steps: int = 200) -> str:
 def test_the_example_in_the_docstring_runs() -> None:
     (example,) = doctest.DocTestFinder(recurse=False).find(NVL72Env, "NVL72Env", globs={"gym": gym, "np": np})
     result = doctest.DocTestRunner().run(example)
-    assert (result.attempted, result.failed) == (5, 0)
+    assert (result.attempted, result.failed) == (6, 0)
 
 
 def test_the_docstring_gives_the_shapes_of_the_observation() -> None:
@@ -129,7 +129,7 @@ def test_no_time_passes_inside_a_job_of_many_slices(small: Scenario) -> None:
     _, info = env.reset(seed=2)
     for _ in range(400):
         sim = env.batch.view(0)
-        inside = sim.clock["units_left"][0] > 1 and info["action_mask"][: env.layout.racks].any()
+        inside = sim.clock["slices_left"][0] > 1 and info["action_mask"][: env.layout.racks].any()
         before = info["hour"]
         legal = np.flatnonzero(info["action_mask"][: env.layout.racks]) if inside else []
         action = legal[0] if len(legal) else rng.choice(np.flatnonzero(info["action_mask"]))

@@ -12,7 +12,8 @@ import pytest
 from nvlenv.cluster.types import Mode, NodeEventKind, NodeEvents
 from nvlenv.envs.batch import Batch
 from nvlenv.envs.render import draw_ansi, draw_rgb
-from nvlenv.envs.render.pixels import GREY, INK, PALETTE, WHITE, blank, text_width, write
+from nvlenv.envs.render.rgb import GREY, INK, WHITE
+from nvlenv.envs.render.scene import PALETTE
 from nvlenv.envs.scenario import Scenario, load_scenario
 from nvlenv.simulator.load import Rules, load
 from nvlenv.simulator.state import Dims, Sim, allocate, view
@@ -145,16 +146,3 @@ def test_padding_is_not_drawn(make_small: Callable[..., Scenario]) -> None:
         (line,) = [line for line in plain(draw_ansi(together.view(i))) if line.startswith("rack ")]
         assert line.split() == ["rack", *(f"{r:02d}" for r in range(racks))]
         assert draw_rgb(together.view(i)).shape[2] == 3
-
-
-def test_letters_are_distinct_and_cut_off_at_the_edge() -> None:
-    def drawn(letter: str, width: int = 20) -> bytes:
-        canvas = blank(8, width)
-        write(canvas, 1, 1, letter, 1)
-        return canvas.tobytes()
-
-    letters = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ-.:/_+"
-    assert len({drawn(letter) for letter in letters}) == len(letters)
-    assert drawn("a") == drawn("A")
-    assert drawn("HERO", width=6) == drawn("H" + "E", width=6)
-    assert text_width("HERO", 2) == 30

@@ -140,7 +140,7 @@ class Look:
         sim, c, p = self.sim, self.clock, self.job["pod_gpus"] if self.job is not None else 1
         inner = min(int(self.job["height"]), height) if self.job is not None and self.job["mode"] == 2 else height
         parts = np.unique(sim.ancestors[sim.ancestors[:, height] == domain, inner])
-        return bool(sum(sim.cap[part, p] // c["pods_left"] for part in parts) >= c["units_left"])
+        return bool(sum(sim.cap[part, p] // c["pods_left"] for part in parts) >= c["slices_left"])
 
     def slots(self, size: int) -> int:
         """Slices of so many nodes that placing takes away."""
@@ -165,7 +165,7 @@ class Look:
     def features(self) -> dict[str, float]:
         gpus, nodes, unit = len(self.nodes) * self.g, len(self.nodes), int(self.clock["slice_nodes"])
         whole, drain = self.free.count(self.g), self.drain()
-        estimate = float(self.job["noise"] * self.job["work"]) if self.job is not None else 0.0
+        estimate = float(self.job["estimate_error"] * self.job["work"]) if self.job is not None else 0.0
         here = sum(self.gpus(n).count(int(self.clock["current"])) for n in self.nodes) if self.job is not None else 0
         return {
             "exists": 1.0,
@@ -204,16 +204,16 @@ def find_target(sim: Sim) -> int:
 def urgency(sim: Sim, j: int) -> float:
     """Weight per hour, relative to a job of weight 4 that is about to end."""
     job = sim.jobs[j]
-    return float(sim.classes[job["klass"]]["weight"] / 4 * 20 / (20 + job["noise"] * job["work"]))
+    return float(sim.classes[job["klass"]]["weight"] / 4 * 20 / (20 + job["estimate_error"] * job["work"]))
 
 
 def outlasts(sim: Sim, start: float) -> float:
     """Hours by which the job at hand would outlast the start of the target, if that is another."""
     c = sim.clock[0]
-    if c["hero"] in (-1, c["current"]):
+    if c["target"] in (-1, c["current"]):
         return 0.0
     job = sim.jobs[c["current"]]
-    return signed_log_time(float(job["noise"] * job["work"]) - max(0.0, start - float(c["now"])))
+    return signed_log_time(float(job["estimate_error"] * job["work"]) - max(0.0, start - float(c["now"])))
 
 
 def patience(sim: Sim) -> float:
@@ -223,7 +223,7 @@ def patience(sim: Sim) -> float:
     domain = sim.ancestors[:, job["height"]]
     nodes = max(int(sim.racks["usable"][domain == d].sum()) for d in np.unique(domain))
     waits = job["mode"] == Mode.PREFERRED and c["reach"] > job["height"] and c["scope"] < 0
-    if not waits or nodes * (g // job["pod_gpus"]) < job["unit_pods"]:
+    if not waits or nodes * (g // job["pod_gpus"]) < job["slice_pods"]:
         return 0.0
     return 1.0 - log_time(float(job["waited"] + c["now"] - job["queued"]))
 
@@ -243,13 +243,13 @@ def expected_job(sim: Sim) -> dict[str, float]:
         "present": 1.0,
         "gpus": math.log2(job["gpus"]) / 12,
         "pods_left": math.log2(1 + c["pods_left"]) / 12,
-        "units_left": math.log2(1 + c["units_left"]) / 6,
+        "units_left": math.log2(1 + c["slices_left"]) / 6,
         "begun": float((sim.gpu_job == c["current"]).any()),
         **{mode.name.lower(): float(job["mode"] == mode) for mode in Mode},
         "sub_node": float(job["pod_gpus"] < g),
         "no_shape": float(not sim.mask[: len(sim.racks)].any()),
         "priority": min(1.0, job["priority"] / 4),
-        "estimate": log_time(float(job["noise"] * job["work"])),
+        "estimate": log_time(float(job["estimate_error"] * job["work"])),
         "waited": log_time(float(job["waited"] + c["now"] - job["queued"])),
         "comm": float(job["comm"]),
         "hero": float(job["gpus"] >= c["hero_gpus"]),
@@ -264,11 +264,11 @@ def expected_cluster(sim: Sim, looks: list[Look]) -> dict[str, float]:
     heroes = waiting[waiting["gpus"] >= c["hero_gpus"]]
     weights = sim.classes["weight"][waiting["klass"]]
     target = sim.jobs[find_target(sim)] if find_target(sim) >= 0 else None
-    ready = sum(k >= c["hero_nodes"] for k in whole)
+    ready = sum(k >= c["target_nodes"] for k in whole)
     shortfall = 0.0
     if target is not None:
-        share = c["units_left"] / target["units"] if c["hero"] == c["current"] else 1.0
-        needed = max(1.0, float(share * target["gpus"] / (c["hero_nodes"] * g)))
+        share = c["slices_left"] / target["slices"] if c["target"] == c["current"] else 1.0
+        needed = max(1.0, float(share * target["gpus"] / (c["target_nodes"] * g)))
         shortfall = max(0.0, needed - ready) / needed
     return {
         "free": sum(sum(look.free) for look in looks) / c["capacity"],

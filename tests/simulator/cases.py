@@ -33,7 +33,7 @@ class Case:
 
     def dims(self) -> Dims:
         jobs, events = len(self.workload), len(self.events.time)
-        return Dims.of(self.cluster, jobs, len(self.queues), CLASSES, events, SAMPLES).cover(
+        return Dims.of(self.cluster, jobs, len(self.queues), CLASSES, events, SAMPLES).union(
             Dims.of(self.neighbour, 5, 2, CLASSES, 3, SAMPLES)
         )
 

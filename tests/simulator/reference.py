@@ -55,7 +55,7 @@ class Reference:
         self.shapeless: list[Job] = []  # looked at since: quota and GPUs, but no shape
         self.current: Job | None = None
         self.legal: dict[Action, tuple[int, float]] = {}  # with what an `open` costs: GPUs and GPU-hours
-        self.units_left, self.pods_left, self.reach = 0, 0, -1
+        self.slices_left, self.pods_left, self.reach = 0, 0, -1
         self.scope: Domain | None = None
         self.opened: set[int] = set()  # racks opened for the job at hand
         self.totals = dict.fromkeys(("waiting", "slowdown", "lost", "stall", "busy", "unreachable"), 0.0)
@@ -295,7 +295,7 @@ class Reference:
         return False
 
     def _consider_new(self, job: Job) -> bool:
-        self.units_left, self.pods_left, self.scope, self.opened = job.units, job.unit_pods, None, set()
+        self.slices_left, self.pods_left, self.scope, self.opened = job.slices, job.slice_pods, None, set()
         self.reach = self._reach(job)
         enough = job.gpus <= self.fits(self.everywhere(), 1)
         if self.reach < 0 and enough:
@@ -305,11 +305,11 @@ class Reference:
     def _reach(self, job: Job) -> int:
         """The height of the domains that are to hold the next slice; -1: the rest of the job does not fit."""
         p, pods, top = job.pod_gpus, self.pods_left, len(self.domains) - 1
-        if self.fits(self.everywhere(), p) < self.units_left * pods:
+        if self.fits(self.everywhere(), p) < self.slices_left * pods:
             return -1
         if job.mode == Mode.REQUIRED:
             height = min(job.height, top)
-            return height if sum(self.fits(d, p) // pods for d in self.domains[height]) >= self.units_left else -1
+            return height if sum(self.fits(d, p) // pods for d in self.domains[height]) >= self.slices_left else -1
         if job.mode == Mode.UNCONSTRAINED:
             return 0 if any(self.fits(d, p) >= pods for d in self.domains[0]) else top
         heights = range(min(job.height, top), top + 1)
@@ -337,7 +337,7 @@ class Reference:
     def _openings(self, job: Job) -> dict[Action, tuple[int, float]]:
         if not self.rules.allow_open or job.mode != Mode.REQUIRED or job.height > 0 or job.pod_gpus < self.whole:
             return {}
-        return {("open", r): cost for r, cost in Survey(self, job).openings(self.units_left).items()}
+        return {("open", r): cost for r, cost in Survey(self, job).openings(self.slices_left).items()}
 
     def apply(self, action: Action) -> bool:
         """True if the same job is up again."""
@@ -373,8 +373,8 @@ class Reference:
         self.put_into(job, racks, pods)
         self.pods_left -= pods
         if self.pods_left == 0:
-            self.units_left, self.pods_left, self.scope = self.units_left - 1, job.unit_pods, None
-        if self.units_left == 0:
+            self.slices_left, self.pods_left, self.scope = self.slices_left - 1, job.slice_pods, None
+        if self.slices_left == 0:
             self.start(job)
             self.current = None
 

@@ -22,8 +22,8 @@ class Job:
         self.movable = bool(w.movable[number])
         self.checkpoint, self.restart = float(w.checkpoint_interval[number]), float(w.restart_time[number])
         sliced = self.mode == Mode.REQUIRED and self.slice_gpus > 0
-        self.units = self.gpus // self.slice_gpus if sliced else 1
-        self.unit_pods = self.gpus // self.units // self.pod_gpus
+        self.slices = self.gpus // self.slice_gpus if sliced else 1
+        self.slice_pods = self.gpus // self.slices // self.pod_gpus
         self.status = "pending"  # then waiting, running, done
         self.work, self.speed, self.start, self.end, self.queued = self.duration, 0.0, 0.0, 0.0, 0.0
         self.first_start, self.finish, self.waited, self.lost, self.evictions = INF, INF, 0.0, 0.0, 0

@@ -14,7 +14,7 @@ class Survey:
     """What one opening job may hope for, at one moment, on every node and in every rack."""
 
     def __init__(self, sim: Reference, opener: Job) -> None:
-        self.sim, self.opener, self.need_per_slice = sim, opener, opener.unit_pods
+        self.sim, self.opener, self.need_per_slice = sim, opener, opener.slice_pods
         self.racks = range(sim.cluster.racks)
         self.state = [self._state(n) for n in range(len(sim.nodes))]
         self.part_used = {n for n, state in enumerate(self.state) if state != "clearable" and self._is_part_used(n)}

@@ -31,7 +31,7 @@ def predicted_end(sim: Sim, j: int) -> float:
     return float(job["start"] + run)
 
 
-def rack_outlook(sim: Sim, r: int, nodes: int) -> tuple[float, float]:
+def rack_forecast(sim: Sim, r: int, nodes: int) -> tuple[float, float]:
     """When rack r drains, and when so many of its nodes are free."""
     now, g = float(sim.clock["now"][0]), sim.cap.shape[1] - 1
     drain, releases = now, []
@@ -46,7 +46,7 @@ def rack_outlook(sim: Sim, r: int, nodes: int) -> tuple[float, float]:
 
 def urgency(sim: Sim, j: int, patience: float) -> float:
     job = sim.jobs[j]
-    return float(sim.classes[job["klass"]]["weight"] / (job["noise"] * job["work"] + patience))
+    return float(sim.classes[job["klass"]]["weight"] / (job["estimate_error"] * job["work"] + patience))
 
 
 def find_target(sim: Sim, least: int, patience: float) -> int:
@@ -63,8 +63,8 @@ def target_needs(sim: Sim, target: int) -> tuple[int, int]:
     if target < 0:
         return int(c["slice_nodes"]), 0
     job, widest = sim.jobs[target], int((sim.racks["node1"] - sim.racks["node0"]).max())
-    units = int(c["units_left"] if target == c["current"] else job["units"])
-    unit = math.ceil(job["unit_pods"] * job["pod_gpus"] / g)
+    units = int(c["slices_left"] if target == c["current"] else job["slices"])
+    unit = math.ceil(job["slice_pods"] * job["pod_gpus"] / g)
     if unit > widest:
         return widest, math.ceil(units * unit / widest)
     return unit * (widest // unit), math.ceil(units / (widest // unit))
@@ -81,13 +81,13 @@ def hours_to_pool(sim: Sim, gpus: int) -> float:
     return INF
 
 
-def assert_outlook_is_right(sim: Sim, least: int, patience: float) -> None:
+def assert_forecast_is_right(sim: Sim, least: int, patience: float) -> None:
     """Compare all that `refresh_for` keeps with a look at every GPU."""
     c, racks = sim.clock[0], range(len(sim.racks))
     hero = find_target(sim, least, patience)
     nodes, needed = target_needs(sim, hero)
-    seen = [rack_outlook(sim, r, nodes) for r in racks]
-    assert (c["hero"], c["hero_nodes"]) == (hero, nodes)
+    seen = [rack_forecast(sim, r, nodes) for r in racks]
+    assert (c["target"], c["target_nodes"]) == (hero, nodes)
     assert [max(float(c["now"]), float(rack["drain"])) for rack in sim.racks] == [drain for drain, _ in seen]
     assert [max(float(c["now"]), float(rack["ready"])) for rack in sim.racks] == [ready for _, ready in seen]
     first = sorted((ready, r) for r, (_, ready) in enumerate(seen) if ready < INF)[:needed]
@@ -112,9 +112,9 @@ def test_it_equals_a_look_at_every_gpu(make_small: Callable[..., Scenario], over
     batch, rng = Batch(make_small(*overrides), 1, np.random.SeedSequence(3)), np.random.default_rng(0)
     sim, reserved, inside = batch.view(0), 0, 0
     for _ in range(800):
-        assert_outlook_is_right(sim, int(sim.clock["slice_nodes"][0]) * (sim.cap.shape[1] - 1), PATIENCE)
+        assert_forecast_is_right(sim, int(sim.clock["slice_nodes"][0]) * (sim.cap.shape[1] - 1), PATIENCE)
         refresh_for(sim, int(sim.clock["hero_gpus"][0]))
-        assert_outlook_is_right(sim, int(sim.clock["hero_gpus"][0]), 0.0)
+        assert_forecast_is_right(sim, int(sim.clock["hero_gpus"][0]), 0.0)
         reserved += int(sim.racks["reserved"].any())
         current = sim.clock["current"][0]
         inside += int(current >= 0 and sim.jobs["first_gpu"][current] >= 0)
@@ -213,7 +213,7 @@ def test_small_slices_of_a_hero_share_racks() -> None:
     jobs = [gang(RACK, hours) for hours in (3.0, 5.0, 2.0)]
     small = {**gang(12, 9.0, 1.0), "slice_gpus": 4}  # three slices of one node: two racks
     sim = simulate(3, [*jobs, small, probe(1.5)])
-    assert sim.clock["hero_nodes"][0] == 2
+    assert sim.clock["target_nodes"][0] == 2
     assert sim.racks["reserved"].tolist() == [1, 0, 1, 0]
 
 
@@ -225,7 +225,7 @@ def test_a_hero_that_can_never_start_has_no_shadow_time() -> None:
 def test_without_a_waiting_hero_nothing_is_reserved() -> None:
     sim = simulate(2, [gang(RACK, 3.0), probe(1.5)], hero_share=0.9)
     assert not sim.racks["reserved"].any()
-    assert (sim.clock["hero"][0], sim.clock["shadow"][0]) == (-1, INF)
+    assert (sim.clock["target"][0], sim.clock["shadow"][0]) == (-1, INF)
 
 
 def test_the_most_urgent_job_has_most_weight_per_hour_to_run() -> None:
@@ -242,14 +242,14 @@ def test_the_most_urgent_job_has_most_weight_per_hour_to_run() -> None:
         while sim.clock["current"][0] != len(jobs) + len(line):
             assert step(sim, int(np.argmax(sim.mask)))
         refresh_for(sim, RACK, patience)
-        assert sim.clock["hero"][0] == len(jobs) + expected
+        assert sim.clock["target"][0] == len(jobs) + expected
 
 
 def test_a_job_larger_than_the_quota_of_its_queue_has_nothing_kept_for_it() -> None:
     sim = simulate(2, [gang(RACK, 3.0), gang(RACK, 5.0), gang(RACK, 9.0, 1.0), probe(1.5)])
     sim.cohorts["nominal"][0] = RACK - 1
     refresh_for(sim, RACK)
-    assert sim.clock["hero"][0] == -1
+    assert sim.clock["target"][0] == -1
 
 
 def test_the_pool_is_free_when_enough_jobs_have_ended_wherever_they_run() -> None:

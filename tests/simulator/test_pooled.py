@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from nvlenv.envs.batch import Batch
 from nvlenv.envs.scenario import Scenario
-from nvlenv.simulator.pooled import run_pooled
+from nvlenv.simulator.pooled import NOBODY, run_pooled
 from tests.simulator.cases import Case, cases
 
 
@@ -66,7 +66,7 @@ def pooled(case: Case) -> tuple[np.ndarray, np.ndarray]:
     """The kernel's curve."""
     room = 2 * len(case.workload) + 3
     times, costs = np.full(room + 5, np.nan), np.full(room + 5, np.nan)
-    points = run_pooled(case.load(), times, costs)
+    points = run_pooled(case.load(), times, costs, NOBODY, 0.0)
     assert 1 <= points <= room
     return times[:points], costs[:points]
 

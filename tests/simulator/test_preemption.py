@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nvlenv.simulator.load import Rules, load
 from nvlenv.simulator.occupancy import occupy, release
 from nvlenv.simulator.preemption import cheapest_victims
-from nvlenv.simulator.state import Dims, Row
+from nvlenv.simulator.state import Dims, Scratch
 from tests.simulator.cases import CLASSES, empty_sim, make_cluster, make_workload
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class Rack:
         self.nodes = range(self.sim.racks[1]["node0"], self.sim.racks[1]["node1"])
         self.worst = rng.choice([CLEARABLE, MOVABLE])
         for n in self.nodes:
-            self.sim.scratch[Row.STATE, n] = self._state(n)
+            self.sim.scratch[Scratch.STATE, n] = self._state(n)
 
     def _place(self, rng: Random) -> None:
         for j in range(self.opener):
@@ -107,7 +107,7 @@ class Rack:
 
     def victims(self, need: int) -> list[int]:
         count = cheapest_victims(self.sim, self.opener, 1, need, self.worst)
-        return [int(j) for j in self.sim.scratch[Row.VICTIMS, :count]]
+        return [int(j) for j in self.sim.scratch[Scratch.VICTIMS, :count]]
 
 
 def subsets(items: list[T]) -> Iterator[tuple[T, ...]]:

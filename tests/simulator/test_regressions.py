@@ -11,7 +11,7 @@ from nvlenv.cluster.types import ClusterSpec, Mode, NodeEventKind, NodeEvents
 from nvlenv.common.errors import InputError
 from nvlenv.simulator.decision import ActionLayout
 from nvlenv.simulator.load import Rules, load
-from nvlenv.simulator.state import Dims, Row, Sim, copy_into
+from nvlenv.simulator.state import Dims, Scratch, Sim, copy_into
 from nvlenv.simulator.step import advance, step
 from tests.simulator.cases import CLASSES, empty_sim, make_cluster, make_workload
 
@@ -62,7 +62,7 @@ def node_events(*events: tuple[float, int, NodeEventKind]) -> NodeEvents:
 @pytest.mark.parametrize("neighbour", [make_cluster([[4]] * 10, [[0]] * 10), make_cluster([[4]], [[0, 0, 0]])])
 def test_a_cluster_with_more_blocks_fits_arrays_shared_with_one_of_more_racks_or_levels(neighbour: ClusterSpec) -> None:
     cluster = make_cluster([[4]] * 3, [[0], [1], [2]])
-    dims = Dims.of(neighbour, 1, 1, CLASSES).cover(Dims.of(cluster, 1, 1, CLASSES))
+    dims = Dims.of(neighbour, 1, 1, CLASSES).union(Dims.of(cluster, 1, 1, CLASSES))
     sim = loaded(cluster, [{"gpus": 8, "gpus_per_pod": 4, "mode": Mode.PREFERRED, "height": 1}], dims=dims)
     assert advance(sim)
     assert legal(sim) == ["place[0]", "place[1]", "place[2]", "fill", "hold"]
@@ -73,10 +73,10 @@ def test_opening_a_rack_of_many_one_gpu_jobs_stays_within_its_work_space() -> No
     services = [{"preemptible": True}] * 17
     cluster = make_cluster([[8, 8], [8, 8], [8]])
     sim = loaded(cluster, [*services, {**GANG, "gpus": 16, "gpus_per_pod": 8}])
-    sim.scratch[Row.POLICY] = -7
+    sim.scratch[Scratch.POLICY] = -7
     assert play(sim, *["place[0]"] * 16, "place[1]")
     assert sim.open_gpus[0] == 16
-    assert (sim.scratch[Row.POLICY] == -7).all()
+    assert (sim.scratch[Scratch.POLICY] == -7).all()
 
 
 def test_a_job_of_many_thousand_racks_is_loaded() -> None:

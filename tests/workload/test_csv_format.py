@@ -15,13 +15,13 @@ from nvlenv.workload.formats.common import write_csv
 from nvlenv.workload.formats.registry import read_trace
 from nvlenv.workload.generate import generate
 from nvlenv.workload.mix import SyntheticWorkload
-from nvlenv.workload.trace import Job, Trace, collect
+from nvlenv.workload.trace import Format, Trace, TraceJob, collect
 
 NAMES = (
     st.text("abnx019 ,;\"'#é漢-_/.", min_size=1, max_size=8).map(str.strip).filter(lambda name: name not in ("", "nan"))
 )
 JOBS = st.builds(
-    Job,
+    TraceJob,
     submit_s=st.floats(-1e9, 1e9),
     gpus=st.floats(1e-3, 1e6),
     duration_s=st.floats(1e-6, 1e9),
@@ -42,9 +42,9 @@ def same(one: Trace, other: Trace) -> bool:
 
 @given(jobs=st.lists(JOBS, min_size=1, max_size=8), suffix=st.sampled_from([".csv", ".csv.gz"]))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_trace_comes_back_digit_by_digit(tmp_path: Path, jobs: list[Job], suffix: str) -> None:
+def test_a_trace_comes_back_digit_by_digit(tmp_path: Path, jobs: list[TraceJob], suffix: str) -> None:
     path = tmp_path / f"trace{suffix}"
-    trace = collect(Path("trace"), "test", jobs, None, "")
+    trace = collect(Path("trace"), Format("test", "a list", lambda _: iter(jobs)))
     write_csv(trace, path)
     first = read_trace(path)
     write_csv(first, path)  # the names are numbered in the order of the file from now on
@@ -56,7 +56,8 @@ def test_a_trace_comes_back_digit_by_digit(tmp_path: Path, jobs: list[Job], suff
 
 
 def test_names_with_line_breaks_stay_on_their_line(tmp_path: Path) -> None:
-    write_csv(collect(Path("trace"), "test", [Job(0, 1, 2, user="a,\r\nb\rc")], None, ""), tmp_path / "t.csv")
+    job = TraceJob(0, 1, 2, user="a,\r\nb\rc")
+    write_csv(collect(Path("trace"), Format("test", "one job", lambda _: iter([job]))), tmp_path / "t.csv")
     assert (tmp_path / "t.csv").read_text().splitlines()[1:] == ['0,1,2,unknown,"a, b c",unknown']
 
 

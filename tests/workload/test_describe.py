@@ -7,17 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nvlenv.workload.describe import summarise, table
+from nvlenv.workload.describe import summarise_trace, trace_table
 from nvlenv.workload.formats.registry import read_trace
-from nvlenv.workload.trace import Job, Trace, collect
+from nvlenv.workload.trace import Format, Trace, TraceJob, collect
 
 
-def trace_of(*jobs: Job) -> Trace:
-    return collect(Path("trace"), "test", jobs, None, "")
+def trace_of(*jobs: TraceJob) -> Trace:
+    return collect(Path("trace"), Format("test", "a list", lambda _: iter(jobs)))
 
 
 def test_a_small_trace_by_hand() -> None:
-    facts = summarise(trace_of(Job(0, 1, 100), Job(0.4, 0.5, 100), Job(1800, 8, 100), Job(5400, 300, 10)))
+    facts = summarise_trace(
+        trace_of(TraceJob(0, 1, 100), TraceJob(0.4, 0.5, 100), TraceJob(1800, 8, 100), TraceJob(5400, 300, 10))
+    )
     assert (facts.jobs, facts.days, facts.gpus_max) == (4, 0.0625, 300)
     assert facts.duration_mean == 77.5 and facts.gpus_mean == pytest.approx(77.375)
     assert facts.gap_mean == 1800 and facts.gap_cv == pytest.approx(np.std([0.4, 1799.6, 3600]) / 1800)
@@ -28,15 +30,15 @@ def test_a_small_trace_by_hand() -> None:
 
 
 def test_a_single_job_has_no_gaps() -> None:
-    facts = summarise(trace_of(Job(5, 1, 100)))
+    facts = summarise_trace(trace_of(TraceJob(5, 1, 100)))
     assert (facts.gap_mean, facts.gap_cv, facts.same_second, facts.hourly_peak) == (0, 0, 0, 1)
-    assert "inf on 72 GPUs" in table(trace_of(Job(5, 1, 100)), 72)
+    assert "inf on 72 GPUs" in trace_table(trace_of(TraceJob(5, 1, 100)), 72)
 
 
 @pytest.mark.parametrize(
     ("name", "gpus", "days", "mean_gpus", "max_gpus", "mean_s", "one_gpu", "one_work", "gap", "same", "load"),
     [
-        ("philly_2017oct_3000.csv.gz", 2490, 1.954, 1.812, 128, 28682.6, 0.8817, 0.3254, 56.29, 0.088, 0.4749),
+        ("philly/philly_2017oct_3000.csv.gz", 2490, 1.954, 1.812, 128, 28682.6, 0.8817, 0.3254, 56.29, 0.088, 0.4749),
         ("kalos_reconstructed_3000.csv.gz", 2416, 37.738, 26.048, 1024, 831.5, 0.882, 0.00265, 1087.2, 0.318, 0.0603),
     ],
 )
@@ -55,7 +57,7 @@ def test_the_excerpts_have_the_statistics_that_awk_finds(
     load: float,
 ) -> None:
     trace = read_trace(cases / name)
-    facts = summarise(trace)
+    facts = summarise_trace(trace)
     found = [facts.days, facts.gpus_mean, facts.gpus_max, facts.duration_mean, facts.job_share[0], facts.work_share[0]]
     found += [facts.gap_mean, facts.same_second, trace.offered_load(gpus)]
     expected = [days, mean_gpus, max_gpus, mean_s, one_gpu, one_work, gap, same, load]
@@ -90,7 +92,7 @@ def test_whole_traces_have_their_published_statistics(trace_archive: Path, name:
     if not path.is_file():
         pytest.skip(f"{name} is not in the trace archive")
     trace = read_trace(path)
-    facts = summarise(trace)
+    facts = summarise_trace(trace)
     jobs, *exact = WHOLE[name][:10]
     gap, variation, same, hourly, peak, dispersion, load, gpus = WHOLE[name][10:]
     assert facts.jobs == jobs
@@ -116,7 +118,7 @@ def test_whole_traces_have_their_published_sizes(
     path = trace_archive / name
     if not path.is_file():
         pytest.skip(f"{name} is not in the trace archive")
-    facts = summarise(read_trace(path))
+    facts = summarise_trace(read_trace(path))
     np.testing.assert_allclose(facts.job_share[:6] * 100, jobs, atol=0.1)
     np.testing.assert_allclose(facts.work_share[:6] * 100, work, atol=0.1)
 

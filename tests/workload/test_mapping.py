@@ -19,14 +19,14 @@ from nvlenv.workload.formats.registry import read_trace
 from nvlenv.workload.generate import generate
 from nvlenv.workload.mapping import default_rules, to_workload
 from nvlenv.workload.mix import MappingRule, SyntheticWorkload, TraceWorkload
-from nvlenv.workload.trace import Job, Trace, collect
+from nvlenv.workload.trace import Format, Trace, TraceJob, collect
 
 Clusters = Callable[..., ClusterSpec]
 NO_CHANGE: dict[str, Any] = {"path": "trace", "load": None, "thin": False, "cap_share": 1.0}
 
 
-def trace_of(jobs: Sequence[Job], source_gpus: int | None = None) -> Trace:
-    return collect(Path("trace"), "test", jobs, source_gpus, "")
+def trace_of(jobs: Sequence[TraceJob], source_gpus: int | None = None) -> Trace:
+    return collect(Path("trace"), Format("test", "a list", lambda _: iter(jobs), source_gpus=source_gpus))
 
 
 def replay(trace: Trace, cluster: ClusterSpec, seed: int = 0, **options: Any) -> Workload:
@@ -34,12 +34,12 @@ def replay(trace: Trace, cluster: ClusterSpec, seed: int = 0, **options: Any) ->
     return to_workload(trace, config, cluster, np.random.default_rng(seed))
 
 
-def steady(count: int, gpus: float = 4, gap_s: float = 3600, **fields: Any) -> list[Job]:
-    return [Job(index * gap_s, gpus, 7200, **fields) for index in range(count)]
+def steady(count: int, gpus: float = 4, gap_s: float = 3600, **fields: Any) -> list[TraceJob]:
+    return [TraceJob(index * gap_s, gpus, 7200, **fields) for index in range(count)]
 
 
 def test_run_times_and_submits_are_kept_in_hours(lab16: ClusterSpec) -> None:
-    jobs = replay(trace_of([Job(1000, 4, 5400), Job(4600, 8, 60)]), lab16)
+    jobs = replay(trace_of([TraceJob(1000, 4, 5400), TraceJob(4600, 8, 60)]), lab16)
     np.testing.assert_allclose(jobs.submit, [0, 1])
     np.testing.assert_allclose(jobs.duration, [1.5, 1 / 60])
     np.testing.assert_array_equal(jobs.gpus, [4, 8])
@@ -48,13 +48,13 @@ def test_run_times_and_submits_are_kept_in_hours(lab16: ClusterSpec) -> None:
 
 def test_sizes_become_whole_nodes_and_equal_slices(lab16: ClusterSpec) -> None:
     sizes = [0.3, 1, 2, 3, 6, 13, 64, 96, 500, 2000]
-    jobs = replay(trace_of([Job(i, size, 60, "pretrain") for i, size in enumerate(sizes)]), lab16)
+    jobs = replay(trace_of([TraceJob(i, size, 60, "pretrain") for i, size in enumerate(sizes)]), lab16)
     np.testing.assert_array_equal(jobs.gpus, [1, 1, 2, 4, 8, 16, 64, 96, 512, 1024])  # 1,152 GPUs hold 16 slices of 64
     np.testing.assert_array_equal(jobs.slice_gpus, [0, 0, 0, 0, 0, 0, 0, 48, 64, 64])
 
 
 def test_no_job_is_larger_than_the_cap(lab16: ClusterSpec) -> None:
-    jobs = replay(trace_of([Job(0, 900, 60), Job(1, 100, 60)]), lab16, cap_share=0.5)
+    jobs = replay(trace_of([TraceJob(0, 900, 60), TraceJob(1, 100, 60)]), lab16, cap_share=0.5)
     np.testing.assert_array_equal(jobs.gpus, [576, 104])
 
 
@@ -71,7 +71,7 @@ def test_faster_gpus_shorten_the_runs(lab16: ClusterSpec) -> None:
 
 
 def test_a_smaller_cluster_gets_fewer_small_jobs_and_smaller_large_ones(lab16: ClusterSpec) -> None:
-    trace = trace_of([*steady(4000, gpus=1), *(Job(index, 512, 60) for index in range(50))], source_gpus=2304)
+    trace = trace_of([*steady(4000, gpus=1), *(TraceJob(index, 512, 60) for index in range(50))], source_gpus=2304)
     jobs = replay(trace, lab16, thin=True)
     assert np.sum(jobs.gpus == 1) == pytest.approx(2000, abs=150)
     assert np.sum(jobs.gpus == 256) == 50
@@ -79,7 +79,7 @@ def test_a_smaller_cluster_gets_fewer_small_jobs_and_smaller_large_ones(lab16: C
 
 
 def test_batches_are_kept_or_left_out_as_a_whole(lab16: ClusterSpec) -> None:
-    sweeps = [Job(sweep * 7200 + member, 1, 60, user="ann") for sweep in range(300) for member in range(7)]
+    sweeps = [TraceJob(sweep * 7200 + member, 1, 60, user="ann") for sweep in range(300) for member in range(7)]
     trace = trace_of(sweeps, source_gpus=2304)
     jobs = replay(trace, lab16, thin=True)
     sizes = np.unique(jobs.submit // 2, return_counts=True)[1]
@@ -88,26 +88,36 @@ def test_batches_are_kept_or_left_out_as_a_whole(lab16: ClusterSpec) -> None:
 
 def test_without_users_only_the_same_second_makes_a_batch() -> None:
     known = trace_of(
-        [Job(0, 1, 9, user="a"), Job(0, 1, 9, user="a"), Job(30, 1, 9, user="a"), Job(200, 1, 9, user="a")]
+        [
+            TraceJob(0, 1, 9, user="a"),
+            TraceJob(0, 1, 9, user="a"),
+            TraceJob(30, 1, 9, user="a"),
+            TraceJob(200, 1, 9, user="a"),
+        ]
     )
-    unknown = trace_of([Job(0, 1, 9), Job(0, 1, 9), Job(30, 1, 9), Job(200, 1, 9)])
+    unknown = trace_of([TraceJob(0, 1, 9), TraceJob(0, 1, 9), TraceJob(30, 1, 9), TraceJob(200, 1, 9)])
     assert [known.batch[i] == known.batch[0] for i in range(4)] == [True, True, True, False]
     assert [unknown.batch[i] == unknown.batch[0] for i in range(4)] == [True, True, False, False]
 
 
 def test_a_batch_has_one_user_one_kind_and_one_size() -> None:
-    jobs = [Job(0, 1, 9, "eval", "a"), Job(1, 1, 9, "eval", "b"), Job(2, 2, 9, "eval", "a"), Job(3, 1, 9, "debug", "a")]
+    jobs = [
+        TraceJob(0, 1, 9, "eval", "a"),
+        TraceJob(1, 1, 9, "eval", "b"),
+        TraceJob(2, 2, 9, "eval", "a"),
+        TraceJob(3, 1, 9, "debug", "a"),
+    ]
     assert len(set(trace_of(jobs).batch.tolist())) == 4
-    assert len(set(trace_of([*jobs, Job(4, 1, 9, "eval", "a")]).batch.tolist())) == 4
+    assert len(set(trace_of([*jobs, TraceJob(4, 1, 9, "eval", "a")]).batch.tolist())) == 4
 
 
 def test_scaled_sizes_go_to_the_nearest_whole_nodes(lab16: ClusterSpec) -> None:
-    trace = trace_of([Job(i, size, 60) for i, size in enumerate([9, 20, 44, 100, 2000])], source_gpus=2304)
+    trace = trace_of([TraceJob(i, size, 60) for i, size in enumerate([9, 20, 44, 100, 2000])], source_gpus=2304)
     np.testing.assert_array_equal(replay(trace, lab16, thin=True).gpus, [4, 8, 24, 48, 1024])
 
 
 def test_thinning_never_leaves_an_empty_episode(lab16: ClusterSpec) -> None:
-    trace = trace_of([Job(0, 1, 60)], source_gpus=1_000_000)
+    trace = trace_of([TraceJob(0, 1, 60)], source_gpus=1_000_000)
     assert all(len(replay(trace, lab16, seed=seed, thin=True)) == 1 for seed in range(5))
 
 
@@ -118,7 +128,7 @@ def test_thinning_never_leaves_an_empty_episode(lab16: ClusterSpec) -> None:
 
 def _numbered(count: int) -> Trace:
     """Jobs one an hour that last their own number of minutes, so that a workload tells which ones it has."""
-    return trace_of([Job(index * 3600, 4, (index + 1) * 60) for index in range(count)])
+    return trace_of([TraceJob(index * 3600, 4, (index + 1) * 60) for index in range(count)])
 
 
 def _numbers(jobs: Workload) -> list[int]:
@@ -191,7 +201,7 @@ def test_default_rules_go_by_kind_where_there_is_one(lab16: ClusterSpec) -> None
         ("pretrain", 8),
         ("pretrain", 512),
     ]
-    jobs = replay(trace_of([Job(i, size, 60, kind) for i, (kind, size) in enumerate(kinds)]), lab16)
+    jobs = replay(trace_of([TraceJob(i, size, 60, kind) for i, (kind, size) in enumerate(kinds)]), lab16)
     assert _classes(jobs) == [
         *("inference", "evaluation", "evaluation", "debug", "post-training", "pre-training", "hero"),
     ]
@@ -199,7 +209,7 @@ def test_default_rules_go_by_kind_where_there_is_one(lab16: ClusterSpec) -> None
 
 
 def test_default_rules_go_by_size_where_there_is_no_kind(lab16: ClusterSpec) -> None:
-    jobs = replay(trace_of([Job(i, size, 60) for i, size in enumerate([1, 4, 8, 60, 64, 284, 288])]), lab16)
+    jobs = replay(trace_of([TraceJob(i, size, 60) for i, size in enumerate([1, 4, 8, 60, 64, 284, 288])]), lab16)
     assert _classes(jobs) == [
         *("single-node", "single-node", "post-training", "post-training", "pre-training", "pre-training", "hero")
     ]
@@ -222,7 +232,9 @@ def test_the_first_rule_that_fits_counts(lab16: ClusterSpec) -> None:
         {"name": "Eval only", "kinds": ["EVAL"], "max_gpus": 4, "queue": "q"},
         {"name": "rest", "mode": "required", "level": "block", "gpus_per_pod": 2},
     ]
-    jobs = replay(trace_of([Job(0, 4, 60, "eval"), Job(1, 8, 60, "Eval"), Job(2, 600, 60)]), lab16, mapping=rules)
+    jobs = replay(
+        trace_of([TraceJob(0, 4, 60, "eval"), TraceJob(1, 8, 60, "Eval"), TraceJob(2, 600, 60)]), lab16, mapping=rules
+    )
     assert _classes(jobs) == ["Eval only", "rest", "big"]
     assert [jobs.queue_names[number] for number in jobs.queue] == ["q", "default", "default"]
     assert jobs.height.tolist() == [0, 1, 0] and jobs.gpus_per_pod.tolist() == [4, 2, 4]
@@ -230,18 +242,18 @@ def test_the_first_rule_that_fits_counts(lab16: ClusterSpec) -> None:
 
 def test_a_job_without_a_rule_is_told(lab16: ClusterSpec) -> None:
     with pytest.raises(InputError, match="no rule for kind 'eval' with 16 GPUs, expected a last rule without kinds"):
-        replay(trace_of([Job(0, 16, 60, "eval")]), lab16, mapping=[{"name": "small", "max_gpus": 8}])
+        replay(trace_of([TraceJob(0, 16, 60, "eval")]), lab16, mapping=[{"name": "small", "max_gpus": 8}])
 
 
 def test_required_jobs_shrink_to_their_domain(lab16: ClusterSpec) -> None:
     rule = {"name": "rack", "mode": "required"}
-    assert replay(trace_of([Job(0, 300, 60)]), lab16, mapping=[rule]).gpus[0] == 72
-    assert replay(trace_of([Job(0, 700, 60)]), lab16, mapping=[rule | {"level": "block"}]).gpus[0] == 576
+    assert replay(trace_of([TraceJob(0, 300, 60)]), lab16, mapping=[rule]).gpus[0] == 72
+    assert replay(trace_of([TraceJob(0, 700, 60)]), lab16, mapping=[rule | {"level": "block"}]).gpus[0] == 576
 
 
 def test_a_rule_that_no_rack_can_hold_is_refused(lab16: ClusterSpec) -> None:
     with pytest.raises(InputError, match="slice_gpus: found 128, expected at most 72"):
-        replay(trace_of([Job(0, 4, 60)]), lab16, mapping=[{"name": "a", "mode": "required", "slice_gpus": 128}])
+        replay(trace_of([TraceJob(0, 4, 60)]), lab16, mapping=[{"name": "a", "mode": "required", "slice_gpus": 128}])
 
 
 def test_weights_are_those_of_the_rules(lab16: ClusterSpec) -> None:
@@ -281,7 +293,7 @@ def test_every_replay_is_a_valid_workload_that_fits(make_cluster: Clusters, data
         data.draw(st.integers(1, 4)), data.draw(st.integers(1, 6)), data.draw(st.sampled_from([1, 4, 6, 8]))
     )
     job = st.builds(
-        Job,
+        TraceJob,
         submit_s=st.floats(0, 1e6),
         gpus=st.floats(0.01, 3000),
         duration_s=st.floats(1, 1e6),
@@ -317,7 +329,7 @@ def test_default_rules_end_with_one_for_anything(lab16: ClusterSpec) -> None:
 
 
 def test_replays_repeat_with_their_seed(lab16: ClusterSpec, cases: Path) -> None:
-    trace = read_trace(cases / "philly_2017oct_3000.csv.gz")
+    trace = read_trace(cases / "philly/philly_2017oct_3000.csv.gz")
     options: dict[str, Any] = {"jobs": 100, "thin": True, "source_gpus": 2490}
     first, again, other = (replay(trace, lab16, seed, **options) for seed in (1, 1, 2))
     assert first.estimate.tobytes() == again.estimate.tobytes() and first.submit.tobytes() == again.submit.tobytes()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nvlenv.cluster.types import ClusterSpec
 from nvlenv.common.errors import InputError
-from nvlenv.workload.fit import Room, cut_slices, round_to_nodes
+from nvlenv.workload.fit import Capacity, cut_slices, round_to_nodes
 from nvlenv.workload.mix import JobTraits
 
 Clusters = Callable[..., ClusterSpec]
@@ -57,7 +57,7 @@ def test_slices_never_exceed_their_limit_nor_split_a_pod(pods: int, slice_pods: 
 
 
 def test_the_largest_job_of_a_class_counts_whole_slices_only(make_cluster: Clusters) -> None:
-    room = Room(make_cluster(racks=3, cordoned=range(4)))  # racks of 56, 72 and 72 GPUs
+    room = Capacity(make_cluster(racks=3, cordoned=range(4)))  # racks of 56, 72 and 72 GPUs
     assert room.gpus == 200
     assert room.largest(JobTraits(name="any")) == 200
     assert room.largest(JobTraits(name="rack", mode="required")) == 72
@@ -67,7 +67,7 @@ def test_the_largest_job_of_a_class_counts_whole_slices_only(make_cluster: Clust
 
 
 def test_pods_larger_than_what_is_left_of_a_node_do_not_count(make_cluster: Clusters) -> None:
-    assert Room(make_cluster(racks=2)).largest(JobTraits(name="threes", gpus_per_pod=3)) == 2 * 18 * 3
+    assert Capacity(make_cluster(racks=2)).largest(JobTraits(name="threes", gpus_per_pod=3)) == 2 * 18 * 3
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,10 @@ def test_pods_larger_than_what_is_left_of_a_node_do_not_count(make_cluster: Clus
 )
 def test_a_class_that_no_rack_can_hold_is_refused(lab16: ClusterSpec, traits: dict[str, object], field: str) -> None:
     with pytest.raises(InputError) as caught:
-        Room(lab16).check(JobTraits.model_validate({"name": "a", **traits}))
+        Capacity(lab16).check(JobTraits.model_validate({"name": "a", **traits}))
     assert field in str(caught.value)
 
 
 def test_a_cluster_without_a_node_for_pods_is_refused(make_cluster: Clusters) -> None:
     with pytest.raises(InputError, match="no node that takes pods"):
-        Room(make_cluster(racks=1, nodes=2, cordoned=(0, 1)))
+        Capacity(make_cluster(racks=1, nodes=2, cordoned=(0, 1)))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nvlenv.cluster.types import ClusterSpec, Mode, Workload
 from nvlenv.common.errors import InputError
 from nvlenv.workload.draw import check_config, class_weights, draw_workload
-from nvlenv.workload.fit import Room
+from nvlenv.workload.fit import Capacity
 from nvlenv.workload.generate import build_mix, generate
 from nvlenv.workload.mix import Bursty, Daily, JobClass, Poisson, SyntheticWorkload
 
@@ -46,7 +46,7 @@ def test_an_episode_of_few_jobs_may_start_inside_a_batch(lab16: ClusterSpec) -> 
     arrivals = Bursty(wander=0, day=(1,) * 24, week=(1,) * 7, batch_max=60)
     classes = tuple(each.model_copy(update={"batched": True}) for each in SyntheticWorkload().classes)
     config = SyntheticWorkload(classes=classes, arrivals=arrivals, jobs=20)
-    rate = config.load * lab16.gpus / build_mix(classes, Room(lab16)).gpu_hours
+    rate = config.load * lab16.gpus / build_mix(classes, Capacity(lab16)).gpu_hours
     rng = np.random.default_rng(12)
     ends = [generate(config, lab16, rng).submit[-1] for _ in range(2000)]
     assert np.mean(ends) == pytest.approx(20 / rate, rel=0.1)

@@ -1,1 +1,1 @@
-"""The commands of `python -m nvlenv.engine`, one module each."""
+"""Commands that look at a cluster's files once, one module each, and print tables or JSON."""

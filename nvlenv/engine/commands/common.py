@@ -1,96 +1,41 @@
-"""What several commands have in common: where the cluster comes from, and tables."""
+"""What the commands have in common: that they can print JSON, tables, and who has to leave for a job."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import math
-import re
-import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
-from nvlenv.engine.formats.load import load_snapshot
-from nvlenv.engine.model.snapshot import ClusterSnapshot
-
-if TYPE_CHECKING:
-    from nvlenv.engine.core.engine import PlacementEngine
+from nvlenv.common.commandline import DONE, option
+from nvlenv.engine.formats.options import ClusterOptions
+from nvlenv.engine.formats.slurm import compress_hosts
+from nvlenv.engine.model.answers import Placed, Refused
 
 REFUSED = 3
-LARGEST = 2**31 - 1
-DEFAULT_POLICY = "best-fit+easy+open"
+EXIT_CODES = f"exit codes: {DONE} placed or done, {REFUSED} refused (the answer says why), 2 bad input"
+SHOWN_RACKS = 12  # of evictions and of reasons, in a table
 
 
-def add_cluster(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("cluster")
-    group.add_argument(
-        "--cluster",
-        nargs="+",
-        required=True,
-        metavar="FILE",
-        help="its files, together: `kubectl get nodes,pods -A -o json` (and Kueue's objects), Slurm's topology and "
-        "`sinfo` or `scontrol show node`, or own JSON; - is the standard input",
-    )
-    group.add_argument(
-        "--levels",
-        metavar="LABEL,LABEL,...",
-        type=lambda text: tuple(text.split(",")),
-        default=(),
-        help="node labels, coarse to fine, the host's last; default: Kueue's Topology, else those that are well known",
-    )
-    group.add_argument("--nvlink-level", default="", metavar="LABEL", help="the one that is the NVLink domain")
-    group.add_argument("--topology", default="", metavar="NAME", help="which of several Kueue or Slurm topologies")
-    group.add_argument(
-        "--skip-unlabelled", action="store_true", help="leave out nodes without a level label instead of refusing"
-    )
+@dataclass(frozen=True)
+class CommandOptions(ClusterOptions):
+    """A command that answers with a table, or all that it knows."""
+
+    json: bool = option("print the whole answer as JSON", default=False)
 
 
-def add_policy(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--policy",
-        default=DEFAULT_POLICY,
-        metavar="NAME|FILE",
-        help="a heuristic by name or a policy file (.npz); default %(default)s",
-    )
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print the whole answer as JSON")
-
-
-def read_cluster(arguments: argparse.Namespace) -> ClusterSnapshot:
-    return load_snapshot(
-        *arguments.cluster,
-        levels=arguments.levels,
-        nvlink_level=arguments.nvlink_level,
-        topology=arguments.topology,
-        skip_unlabelled=arguments.skip_unlabelled,
-    )
-
-
-def make_engine(arguments: argparse.Namespace, cluster: ClusterSnapshot, policy: str | None = None) -> PlacementEngine:
-    load_compiler()
-    from nvlenv.engine.core.engine import PlacementEngine
-
-    return PlacementEngine(cluster, policy or arguments.policy)
-
-
-def load_compiler() -> None:
-    """Import numba without the BLAS that it looks for in scipy and no kernel uses: commands start that much sooner."""
-    before = sys.modules.get("scipy")
-    if before is None:
-        sys.modules["scipy"] = None  # type: ignore[assignment]
-        try:
-            import numba.np.arraymath  # noqa: F401
-        finally:
-            del sys.modules["scipy"]
+def exit_code(answer: Placed | Refused) -> int:
+    """What a shell is told of an answer."""
+    return REFUSED if isinstance(answer, Refused) else DONE
 
 
 def print_json(data: Any) -> None:
+    """Print an answer for programs."""
     print(json.dumps(data, indent=1))
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def text_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Columns as wide as they need to be; numbers to the right."""
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
@@ -103,29 +48,29 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join([line(header), line(["-" * width for width in widths]), *map(line, cells)])
 
 
-def positive(text: str) -> int:
-    """An argument that is a whole number of at least 1."""
-    return whole(text, 1)
-
-
-def whole(text: str, least: int, most: int = LARGEST) -> int:
-    """An argument that is a whole number from `least` to `most`."""
-    bounds = f"at least {least}" if most == LARGEST else f"{least} to {most}"
-    if not re.fullmatch("[0-9]{1,10}", text) or not least <= int(text) <= most:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number of {bounds}")
-    return int(text)
-
-
-def number(text: str, what: str, most: float, zero: bool = False) -> float:
-    """An argument that is a number above 0 (with `zero`, or 0) up to `most`."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= most or (value == 0 and not zero):
-        above = "at least 0" if zero else "above 0"
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected {what}, {above} and at most {most:g}")
-    return value
+def eviction_table(answer: Placed) -> str:
+    """Who has to leave for a job, or to move, and what that costs."""
+    reasons = Counter(str(eviction.reason) for eviction in answer.evictions)
+    counted = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+    shown = answer.evictions[:SHOWN_RACKS]
+    rows = [
+        (
+            e.job,
+            e.reason,
+            len(e.nodes),
+            e.gpus,
+            f"{e.cost:.1f}",
+            compress_hosts([b.node for b in e.moved_to] or e.nodes),
+        )
+        for e in shown
+    ]
+    lines = [
+        f"evictions ({counted}), {answer.cost:.1f} GPU-hours lost",
+        text_table(("job", "reason", "nodes", "GPUs", "GPU-h lost", "nodes left, or moved to"), rows),
+    ]
+    if len(answer.evictions) > len(shown):
+        lines.append(f"... and {len(answer.evictions) - len(shown)} more (--json has all)")
+    return "\n".join(lines)
 
 
 def _is_number(text: str) -> bool:

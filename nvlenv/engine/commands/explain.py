@@ -1,49 +1,56 @@
-"""Why a job would go where `place` puts it: every candidate rack, and what other policies would do."""
+"""`python -m nvlenv.engine explain`: every candidate rack of each decision with its scores, and the alternatives."""
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from nvlenv.engine.commands import common
-from nvlenv.engine.commands.place import describe_evictions
-from nvlenv.engine.formats.load import load_job
+import nvlenv.engine
+from nvlenv.common.commandline import option, parse
+from nvlenv.engine.commands.common import (
+    EXIT_CODES,
+    CommandOptions,
+    eviction_table,
+    exit_code,
+    print_json,
+    text_table,
+)
+from nvlenv.engine.formats.options import LARGEST, PolicyOptions
 from nvlenv.engine.model.answers import Placed, Refused
-from nvlenv.engine.model.jobs import JobRequest
-from nvlenv.engine.model.snapshot import ClusterSnapshot
-
-OTHERS = ("least-allocated", "best-fit", "best-fit+open")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--job", required=True, metavar="FILE", help="as for place")
-    common.add_policy(parser)
-    parser.add_argument(
-        "--compare", nargs="*", default=OTHERS, metavar="POLICY", help=f"other policies; default {' '.join(OTHERS)}"
+@dataclass(frozen=True)
+class ExplainOptions(PolicyOptions, CommandOptions):
+    """Why a job would go where `place` puts it: every candidate rack, and what other policies would do."""
+
+    job: str = option("as for place", metavar="FILE")
+    compare: tuple[str, ...] = option(
+        "other policies", default=("least-allocated", "best-fit", "best-fit+open"), nargs="*", metavar="POLICY"
     )
-    parser.add_argument("--racks", type=common.positive, default=20, metavar="N", help="candidates listed; default 20")
-    common.add_json(parser)
-    common.add_cluster(parser)
+    racks: int = option("candidates listed", default=20, least=1, most=LARGEST, metavar="N")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    cluster, job = common.read_cluster(arguments), load_job(arguments.job)
-    answer = common.make_engine(arguments, cluster).explain(job)
-    others = {name: _other(arguments, cluster, job, name) for name in arguments.compare if name != arguments.policy}
-    if arguments.json:
+def main(argv: Sequence[str]) -> int:
+    """Print the explanation; 0 if the job would be placed, 3 if it would be refused."""
+    options = parse(ExplainOptions, argv, "python -m nvlenv.engine explain", EXIT_CODES)
+    cluster, job = options.load_cluster(), options.load_job(options.job)
+    answer = nvlenv.engine.PlacementEngine(cluster, options.policy).explain(job)
+    others = {
+        name: nvlenv.engine.PlacementEngine(cluster, name).place(job, dry_run=True)
+        for name in options.compare
+        if name != options.policy
+    }
+    if options.json:
         compared = {name: {"placed": isinstance(other, Placed), **other.to_dict()} for name, other in others.items()}
-        common.print_json({"placed": isinstance(answer, Placed), **answer.to_dict(), "others": compared})
+        print_json({"placed": isinstance(answer, Placed), **answer.to_dict(), "others": compared})
     else:
-        print(describe(answer, arguments.racks))
-        rows = [(name, _in_short(other)) for name, other in {arguments.policy: answer, **others}.items()]
-        print("\n" + common.table(("policy", "would"), rows))
-    return common.REFUSED if isinstance(answer, Refused) else 0
+        print(_explanation(answer, options.racks))
+        rows = [(name, _in_short(other)) for name, other in {options.policy: answer, **others}.items()]
+        print("\n" + text_table(("policy", "would"), rows))
+    return exit_code(answer)
 
 
-def _other(arguments: argparse.Namespace, cluster: ClusterSnapshot, job: JobRequest, policy: str) -> Placed | Refused:
-    return common.make_engine(arguments, cluster, policy).place(job, dry_run=True)
-
-
-def describe(answer: Placed | Refused, racks: int) -> str:
+def _explanation(answer: Placed | Refused, racks: int) -> str:
     head = "place" if isinstance(answer, Placed) else "refuse"
     lines = [f"{answer.why.policy} would {head} {answer.job}: {answer.why.rule}"]
     for number, step in enumerate(answer.why.steps, 1):
@@ -54,11 +61,11 @@ def describe(answer: Placed | Refused, racks: int) -> str:
             for c in step.candidates[:racks]
         ]
         if rows:
-            lines.append(common.table(("rack", "action", "score", "free nodes", "free GPUs", "pods", "note"), rows))
+            lines.append(text_table(("rack", "action", "score", "free nodes", "free GPUs", "pods", "note"), rows))
     if isinstance(answer, Refused) and answer.racks:
-        lines += ["", common.table(("rack", "why not"), list(answer.racks.items())[:racks])]
+        lines += ["", text_table(("rack", "why not"), list(answer.racks.items())[:racks])]
     if isinstance(answer, Placed) and answer.evictions:
-        lines += ["", describe_evictions(answer)]
+        lines += ["", eviction_table(answer)]
     return "\n".join([*lines, *(f"note: {note}" for note in answer.why.notes)])
 
 

@@ -1,64 +1,68 @@
-"""When a hero job could start under each policy: the cluster played forward with the work that usually arrives.
-
-What runs now ends by its estimates. Arrivals are those of a job trace in any public format, or of the generator of the
-scenario lab-16, scaled to the load; every policy sees the same.
-"""
+"""`python -m nvlenv.engine replay`: when a job that waits could start under each policy, while other jobs arrive."""
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nvlenv.engine.commands import common
-from nvlenv.engine.formats.load import load_job
+import nvlenv.engine
+from nvlenv.common.commandline import DONE, option, parse
+from nvlenv.engine.commands.common import EXIT_CODES, REFUSED, CommandOptions, print_json, text_table
+from nvlenv.engine.formats.options import LARGEST
+from nvlenv.policies import UNTUNED
+from nvlenv.workload.mix import SyntheticWorkload, TraceWorkload
 
 if TYPE_CHECKING:
     from nvlenv.engine.core.whatif import Forecast
 
 MOST_HOURS, MOST_LOAD, MOST_DRAWS = 1e5, 100.0, 10_000  # beyond them the arrivals fill the memory
-POLICIES = ("least-allocated", "best-fit", "best-fit+open", "best-fit+easy+open")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--hero", required=True, metavar="FILE", help="the job that waits; formats as for place --job")
-    parser.add_argument(
-        "--policies", nargs="+", default=POLICIES, metavar="NAME|FILE", help=f"default {' '.join(POLICIES)}"
+@dataclass(frozen=True)
+class ReplayOptions(CommandOptions):
+    """When a hero job could start under each policy: the cluster played forward with the work that usually arrives.
+
+    What runs now ends by its estimates. Arrivals are those of a job trace in any public format, or of the generator of
+    the scenario lab-16, scaled to the load; every policy sees the same.
+    """
+
+    hero: str = option("the job that waits; formats as for place --job", metavar="FILE")
+    policies: tuple[str, ...] = option(
+        "who decides", default=("least-allocated", "best-fit", "best-fit+open", UNTUNED), metavar="NAME|FILE"
     )
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="job trace that arrives; default: generated jobs")
-    parser.add_argument("--load", type=_share, default=0.8, metavar="SHARE", help="offered load; default %(default)s")
-    parser.add_argument("--hours", type=_hours, default=336.0, metavar="H", help="how far to play; default %(default)s")
-    parser.add_argument("--draws", type=_draws, default=8, metavar="N", help="of the arrivals; default %(default)s")
-    parser.add_argument("--seed", type=_seed, default=1, metavar="N", help="of the arrivals; default %(default)s")
-    parser.add_argument("--now", type=_time, metavar="S", help="s since 1970 (UTC) at which the cluster was like that")
-    common.add_json(parser)
-    common.add_cluster(parser)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    cluster, hero = common.read_cluster(arguments), load_job(arguments.hero)
-    common.load_compiler()
-    from nvlenv.engine.core.whatif import play_forward, usual_arrivals
-    from nvlenv.workload.mix import SyntheticWorkload, TraceWorkload
-
-    now = time.time() if arguments.now is None else arguments.now
-    arrivals: SyntheticWorkload | TraceWorkload = usual_arrivals(cluster, arguments.load)
-    if arguments.trace:
-        arrivals = TraceWorkload(path=arguments.trace, load=arguments.load)
-    found = play_forward(
-        cluster, hero, arguments.policies, arrivals, now, arguments.hours, arguments.draws, arguments.seed
+    trace: Path | None = option("job trace that arrives; default: generated jobs", default=None, metavar="FILE")
+    load: float = option("offered load, a share of the cluster", default=0.8, above=0, most=MOST_LOAD, metavar="SHARE")
+    hours: float = option("how far to play", default=336.0, above=0, most=MOST_HOURS, metavar="H")
+    draws: int = option("of the arrivals", default=8, least=1, most=MOST_DRAWS, metavar="N")
+    seed: int = option("of the arrivals", default=1, least=0, most=LARGEST, metavar="N")
+    now: float | None = option(
+        "s since 1970 (UTC) at which the cluster was like that", default=None, least=0, most=1e12, metavar="S"
     )
-    if arguments.json:
-        common.print_json({"hours": arguments.hours, "forecasts": [forecast.to_dict() for forecast in found]})
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print one line for each policy; 3 if the hero does not start under any."""
+    options = parse(ReplayOptions, argv, "python -m nvlenv.engine replay", EXIT_CODES)
+    cluster, hero = options.load_cluster(), options.load_job(options.hero)
+    arrivals: SyntheticWorkload | TraceWorkload = nvlenv.engine.usual_arrivals(cluster, options.load)
+    if options.trace:
+        arrivals = TraceWorkload(path=options.trace, load=options.load)
+    now = time.time() if options.now is None else options.now
+    found = nvlenv.engine.play_forward(
+        cluster, hero, options.policies, arrivals, now, options.hours, options.draws, options.seed
+    )
+    if options.json:
+        print_json({"hours": options.hours, "forecasts": [forecast.to_dict() for forecast in found]})
     else:
-        print(describe(found, hero.name, arguments.hours))
-    return 0 if any(forecast.started for forecast in found) else common.REFUSED
+        print(f"when {hero.name} could start, from now:\n\n{_starts(found, options.hours)}")
+    return DONE if any(forecast.started for forecast in found) else REFUSED
 
 
-def describe(found: Sequence[Forecast], hero: str, hours: float) -> str:
+def _starts(found: Sequence[Forecast], hours: float) -> str:
     rows = []
     for forecast in found:
         known = sorted(start for start in forecast.hero_start if start is not None)
@@ -75,24 +79,4 @@ def describe(found: Sequence[Forecast], hero: str, hours: float) -> str:
             )
         )
     header = ("policy", "started", "earliest h", "median h", "latest h", "others' wait h", "evictions")
-    return f"when {hero} could start, from now:\n\n{common.table(header, rows)}"
-
-
-def _hours(text: str) -> float:
-    return common.number(text, "hours", MOST_HOURS)
-
-
-def _share(text: str) -> float:
-    return common.number(text, "a share of the cluster", MOST_LOAD)
-
-
-def _time(text: str) -> float:
-    return common.number(text, "seconds since 1970", 1e12, zero=True)
-
-
-def _draws(text: str) -> int:
-    return common.whole(text, 1, MOST_DRAWS)
-
-
-def _seed(text: str) -> int:
-    return common.whole(text, 0)
+    return text_table(header, rows)

@@ -1,24 +1,22 @@
-"""The running jobs of an engine by name: their pods, what these hold of each node, and those that only test nodes."""
+"""The running jobs of an engine by id, and what of each node's cpu, memory and number of pods they leave.
+
+The arrays (`nvlenv.engine.core.live`) know GPUs, the book knows everything else. Verification pods hold nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nvlenv.cluster.types import BoolArray, IntArray
 from nvlenv.engine.core.parts import Part
-from nvlenv.engine.model.answers import Binding
-from nvlenv.engine.model.snapshot import UNLIMITED, ClusterSnapshot, Job, Node, NodeState, Pod
+from nvlenv.engine.model.jobs import UNLIMITED, Job, Pod
+from nvlenv.engine.model.snapshot import ClusterSnapshot, Node
 from nvlenv.policies.kueue import topology as kueue
 from nvlenv.policies.kueue.types import KueueNode, NodeAffinity, Toleration
-
-# --------------------------------------------------------------------------------------------------------------------
-# What of each node's cpu, memory and number of pods is left, and which nodes a pod may use at all.
-# --------------------------------------------------------------------------------------------------------------------
-
 
 GPU_TAINT = Toleration(key="nvidia.com/gpu", operator="Exists")  # Kubernetes gives it to pods that ask for GPUs
 SCARCE = ("cpu", "memory", "places for pods", "matching labels or tolerated taints")
@@ -26,38 +24,40 @@ MANY = 2**30  # pods: no limit
 KEPT = 256  # answers to "which nodes match" that are kept
 
 Amounts = NDArray[np.int64]  # (3, M): milli-cores, bytes, pods
+Need = NDArray[np.object_]  # (3,): the same of some pods; sums over pods may be more than 64 bits hold
 
 
-class Reserves:
-    """Amounts per node; verification pods hold nothing."""
+def need_of(pods: Iterable[Pod], node: str = "") -> Need:
+    """What these pods need together; with `node`, those of them that are on it."""
+    held = [(pod.cpu, pod.memory, 1) for pod in pods if not node or pod.node == node]
+    return np.array([sum(column) for column in zip((0, 0, 0), *held, strict=True)], np.object_)
+
+
+class NodeResources:
+    """What each node has of cpu, memory and places for pods, and which nodes a pod may use at all."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = [
             KueueNode(node.name, {**node.labels, "kubernetes.io/hostname": node.name}, {}, taints=node.taints)
             for node in nodes
         ]
-        self.index = {node.name: number for number, node in enumerate(nodes)}
+        self.number = {node.name: number for number, node in enumerate(nodes)}
         self._all = np.array([[n.gpus, n.cpu, n.memory, n.pods] for n in nodes], np.int64).T
         self.free: Amounts = self._all[1:].copy()
         self._unlimited = bool((self.free == UNLIMITED).all())
-        self._plain = all(not node.taints for node in nodes)
+        self._untainted = all(not node.taints for node in nodes)
         self._matches: dict[object, BoolArray] = {}
         self._preemptible: dict[int, tuple[int, Amounts]] = {}  # priority -> such pods, and what they hold
 
-    def take(self, job: Job) -> None:
-        self._change(job, 1)
-
-    def give_back(self, job: Job) -> None:
-        self._change(job, -1)
-
-    def _change(self, job: Job, sign: int) -> None:
+    def take(self, job: Job, sign: int = 1) -> None:
+        """The job's pods hold what they need from now on; with a `sign` of -1, no longer."""
         if job.preemptible:
             count, held = self._preemptible.get(job.priority, (0, np.zeros_like(self.free)))
             self._preemptible[job.priority] = count + sign * len(job.pods), held
         if self._unlimited:  # so it stays
             return
         for pod in job.pods:
-            amount, node = (sign * pod.cpu, sign * pod.memory, sign), self.index[pod.node]
+            amount, node = (sign * pod.cpu, sign * pod.memory, sign), self.number[pod.node]
             self.free[:, node] -= amount
             if job.preemptible:
                 held[:, node] += amount
@@ -68,7 +68,7 @@ class Reserves:
         return np.sum(below, axis=0, dtype=np.int64) if below else None
 
     def limits(self, part: Part, returned: Amounts | None = None) -> IntArray | None:
-        """(M,): units of a part that each node could take, whatever its GPUs; None: no node is short of anything.
+        """(M,): pods of a part that each node could take, whatever its GPUs; None: no node is short of anything.
 
         `returned` (3, M) is what evictions would give back.
         """
@@ -76,49 +76,47 @@ class Reserves:
         if self._unlimited and matches is None:
             return None
         free = self.free if returned is None else self.free + returned
-        units = np.full(free.shape[1], MANY, np.int64)
-        for amount, each in zip(free, (part.cpu, part.memory, part.fused), strict=True):
-            if each:
-                np.minimum(units, np.maximum(amount, 0) // each, out=units)
-        if matches is not None:
-            units[~matches] = 0
-        return units.astype(np.int32)
+        pods = self._by_resource(part, free).min(axis=0).astype(np.int32)
+        return pods if matches is None else np.where(matches, pods, np.int32(0))
 
     def most(self, part: Part) -> NDArray[np.int64]:
-        """(M,): units of a part that each node could take if it were empty and up."""
-        sizes = (part.row.pod_gpus, part.cpu, part.memory, part.fused)
-        units = np.min([have // each for have, each in zip(self._all, sizes, strict=True) if each], axis=0)
+        """(M,): pods of a part that each node could take if it were empty and up."""
+        pods = np.minimum(self._all[0] // part.gpus_per_pod, self._by_resource(part, self._all[1:]).min(axis=0))
         matches = self._matching(part)
-        found: NDArray[np.int64] = units if matches is None else np.where(matches, units, 0)
-        return found
+        return pods if matches is None else np.where(matches, pods, 0)
 
-    def scarcest(self, part: Part) -> NDArray[np.int8]:
-        """(M,): what each node has least of for a part's units, an index into SCARCE."""
+    def scarcest(self, part: Part) -> NDArray[np.int64]:
+        """(M,): what each node has least of for a part's pods, an index into SCARCE."""
+        scarce: NDArray[np.int64] = self._by_resource(part, self.free).argmin(axis=0)
+        matches = self._matching(part)
+        return scarce if matches is None else np.where(matches, scarce, len(SCARCE) - 1)
+
+    def _by_resource(self, part: Part, amounts: Amounts) -> Amounts:
+        """(3, M): pods of a part for which each of these amounts (3, M) is enough."""
         sizes = np.array([part.cpu, part.memory, part.fused], np.int64)[:, None]
-        units = np.where(sizes > 0, np.maximum(self.free, 0) // np.maximum(sizes, 1), MANY)
-        scarce: NDArray[np.int8] = units.argmin(axis=0).astype(np.int8)
-        matches = self._matching(part)
-        if matches is not None:
-            scarce[~matches] = len(SCARCE) - 1
-        return scarce
+        return np.where(sizes > 0, np.maximum(amounts, 0) // np.maximum(sizes, 1), MANY)
 
-    def shortage(self, node: int, needs: Sequence[int]) -> tuple[int, int, int]:
-        """What (cpu, memory, pods) a node lacks for these needs, 0 where it has enough."""
-        lacks = [max(0, int(need) - int(have)) for need, have in zip(needs, self.free[:, node], strict=True)]
-        return lacks[0], lacks[1], lacks[2]
+    def shortage(self, node: int, need: Need) -> list[int]:
+        """What (cpu, memory, pods) a node lacks, 0 where it has enough."""
+        return [max(0, int(each) - int(have)) for each, have in zip(need, self.free[:, node], strict=True)]
+
+    def has_room(self, node: int, need: Need) -> bool:
+        """True if a node lacks nothing of it."""
+        return not any(self.shortage(node, need))
 
     def repels(self, node: int, pods_of: Iterable[str]) -> bool:
         """True if a node has a taint that no node has on which the pods run: whether they tolerate it is not known."""
-        if self._plain:
+        if self._untainted:
             return False
-        tolerated = {taint for name in pods_of for taint in self._nodes[self.index[name]].taints}
+        tolerated = {taint for name in pods_of for taint in self._nodes[self.number[name]].taints}
         tolerations = (GPU_TAINT, *(Toleration(taint.key, "Equal", taint.value, taint.effect) for taint in tolerated))
         return kueue.obstacle(self._nodes[node], {}, tolerations, NodeAffinity()) is not None
 
     def _matching(self, part: Part) -> BoolArray | None:
         """(M,) nodes whose labels and taints let the pods in; None: all."""
-        selector, tolerations = _selector(part), _tolerations(part)
-        if self._plain and not selector:
+        selector = {key: value for member in part.members for key, value in member.node_selector.items()}
+        tolerations = (*part.members[-1].tolerations, GPU_TAINT)
+        if self._untainted and not selector:
             return None
         key = (tuple(sorted(selector.items())), tolerations)
         if key not in self._matches:
@@ -129,103 +127,54 @@ class Reserves:
         return self._matches[key]
 
 
-def _selector(part: Part) -> Mapping[str, str]:
-    return {key: value for member in part.members for key, value in member.node_selector.items()}
-
-
-def _tolerations(part: Part) -> tuple[Toleration, ...]:
-    return (*part.members[-1].tolerations, GPU_TAINT)
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# The running jobs of an engine by name: their pods, what these hold of each node, and those that only test nodes.
-# --------------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Held:
-    """A job with nodes."""
-
-    job: Job
-    bindings: tuple[Binding, ...] = ()  # of a job that this engine placed
-    speed: float = 1.0
-
-    @property
-    def ours(self) -> bool:
-        """True if this engine placed it, so that it can be placed again."""
-        return bool(self.bindings)
-
-
 class Book:
-    """Verification pods hold nothing; everything else holds cpu, memory and a place among the pods of its node."""
+    """The running jobs, the state of every node, and what the jobs leave of the nodes' resources."""
 
     def __init__(self, cluster: ClusterSnapshot) -> None:
         self._cluster = cluster
-        self._state = {node.name: node.state for node in cluster.nodes}
-        self.reserves = Reserves(cluster.nodes)
-        self.jobs: dict[str, Held] = {}
+        self.states = {node.name: node.state for node in cluster.nodes}
+        self.resources = NodeResources(cluster.nodes)
+        self.names = [node.name for node in cluster.nodes]  # by number in the arrays
+        self.number = self.resources.number  # the other way round
+        self.jobs: dict[str, Job] = {}
         self._on: dict[str, dict[str, None]] = {}  # node -> jobs with pods there, in the order in which they came
         for job in cluster.jobs:
-            self.add(Held(job))
+            self.add(job)
 
-    def name(self, number: int) -> str:
-        return self._cluster.nodes[number].name
-
-    def number(self, name: str) -> int:
-        return self.reserves.index[name]
-
-    def state(self, node: str) -> NodeState:
-        return self._state[node]
-
-    def set_state(self, node: str, state: NodeState) -> None:
-        self._state[node] = state
-
-    def add(self, held: Held) -> None:
+    def add(self, job: Job) -> None:
         """A job that runs. One of its id takes the place of the other."""
-        self.remove(held.job.id)
-        self.jobs[held.job.id] = held
-        if not held.job.verification:
-            self.reserves.take(held.job)
-        for pod in held.job.pods:
-            self._on.setdefault(pod.node, {})[held.job.id] = None
+        self.remove(job.id)
+        self.jobs[job.id] = job
+        if not job.verification:
+            self.resources.take(job)
+        for pod in job.pods:
+            self._on.setdefault(pod.node, {})[job.id] = None
 
-    def remove(self, job: str) -> Held | None:
-        held = self.jobs.pop(job, None)
-        if held is None:
+    def remove(self, name: str) -> Job | None:
+        """The job of this id runs no longer. Returns it; None if it did not run."""
+        job = self.jobs.pop(name, None)
+        if job is None:
             return None
-        if not held.job.verification:
-            self.reserves.give_back(held.job)
-        for node in held.job.nodes:
-            self._on[node].pop(job, None)
-        return held
+        if not job.verification:
+            self.resources.take(job, -1)
+        for node in job.nodes:
+            self._on[node].pop(name, None)
+        return job
 
-    def on(self, node: str, verification: bool = False) -> list[Held]:
+    def on(self, node: str, verification: bool = False) -> list[Job]:
         """The jobs with pods on a node; with `verification`, only those that test it, else only the others."""
-        found = (self.jobs[job] for job in self._on.get(node, ()))
-        return [held for held in found if held.job.verification == verification]
+        found = (self.jobs[name] for name in self._on.get(node, ()))
+        return [job for job in found if job.verification == verification]
 
-    def stop_verification(self, node: str) -> list[tuple[str, tuple[Pod, ...]]]:
-        """End the pods that test a node. Returns their jobs, and of each its pods there."""
-        return [(held.job.id, self.end_pods(held, node)) for held in self.on(node, verification=True)]
-
-    def end_pods(self, held: Held, node: str) -> tuple[Pod, ...]:
-        """End the pods of a job on one node, not those on others. Returns them."""
-        rest = tuple(pod for pod in held.job.pods if pod.node != node)
-        self.remove(held.job.id)
+    def end_pods(self, job: Job, node: str) -> None:
+        """End the pods of a job on one node, not those on others."""
+        rest = tuple(pod for pod in job.pods if pod.node != node)
+        self.remove(job.id)
         if rest:
-            self.add(replace(held, job=replace(held.job, pods=rest)))
-        return tuple(pod for pod in held.job.pods if pod.node == node)
+            self.add(replace(job, pods=rest))
 
     def snapshot(self) -> ClusterSnapshot:
         """The cluster with the jobs and node states of now."""
-        nodes = tuple(
-            node if node.state == self._state[node.name] else replace(node, state=self._state[node.name])
-            for node in self._cluster.nodes
-        )
-        jobs = tuple(self.jobs[job].job for job in sorted(self.jobs))
-        return replace(self._cluster, nodes=nodes, jobs=jobs)
-
-
-def names(pods: Iterable[Pod]) -> tuple[str, ...]:
-    """Names of the pods that have one."""
-    return tuple(pod.name for pod in pods if pod.name)
+        states = self.states
+        nodes = (n if n.state == states[n.name] else replace(n, state=states[n.name]) for n in self._cluster.nodes)
+        return replace(self._cluster, nodes=tuple(nodes), jobs=tuple(self.jobs[name] for name in sorted(self.jobs)))

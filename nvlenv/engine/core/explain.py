@@ -1,42 +1,28 @@
-"""Why not: a refusal in one sentence, and rack by rack."""
+"""Why: a policy's decision in words, and a refusal in one sentence and rack by rack."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nvlenv.cluster.types import IntArray, Mode
-from nvlenv.engine.core.book import SCARCE, Reserves
-from nvlenv.engine.core.live import Live, count_states
+from nvlenv.engine.core.book import SCARCE, NodeResources
+from nvlenv.engine.core.kernels import count_states, score_racks
+from nvlenv.engine.core.live import Live
 from nvlenv.engine.core.parts import Part
 from nvlenv.engine.model.answers import Candidate, Cause
-from nvlenv.policies.heuristics.rule import NO_OPEN, OPEN_HERO, PACKINGS, Rule
+from nvlenv.policies.heuristics.packing import RULES
+from nvlenv.policies.heuristics.rule import NO_OPEN, OPEN_HERO, Rule
+from nvlenv.policies.inference import best_action
 from nvlenv.policies.resolver import Heuristic, policy_name
 from nvlenv.simulator.decision import Action, Decision, Policy
-
-# --------------------------------------------------------------------------------------------------------------------
-# A policy decides, and its decision is put into words: the candidates, their scores, the rule that decided.
-# --------------------------------------------------------------------------------------------------------------------
-
+from nvlenv.simulator.preemption import TAKEN
 
 SHOWN = 5  # candidates of a step, unless all are asked for
-
-WORDS = {
-    "random": "a rack at random",
-    "first-fit": "the first rack that fits",
-    "least-allocated": "the rack with the most free GPUs",
-    "most-allocated": "the rack with the largest share of its GPUs in use",
-    "best-fit": "the rack with the fewest free GPUs that fits, of equal ones that with fewer whole nodes",
-    "hierarchical-best-fit": "the rack that fits the fewest more pods, of equal ones that whose block does",
-    "anchor-loss": "the rack that loses the fewest 16-, 8- and 4-node slots, then best fit",
-    "lifetime": "the rack whose jobs end closest to this one's end, by estimates",
-    "rack-fgd": "the rack where the fewest GPUs become useless to the usual mix of jobs",
-    "slurm-block": "Slurm's topology/block rule",
-}
 
 
 @runtime_checkable
@@ -44,66 +30,99 @@ class Scored(Protocol):
     """A policy that takes the legal action with the largest logit on its grid, as policies in files do."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """By which it was asked for."""
+        ...
 
-    def logits(self, decision: Decision) -> NDArray[np.float64]: ...
+    def logits(self, decision: Decision) -> NDArray[np.float64]:
+        """(2R + 2,): one for each action."""
+        ...
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Explained:
+    """An action of a policy, in words."""
+
     action: Action
-    rule: str
-    candidates: tuple[Candidate, ...]
-    legal: int
+    rule: str  # what decided
+    candidates: tuple[Candidate, ...]  # the best, the chosen one first
+    legal: int  # racks among which it could choose
     could_place: bool  # some rack, or fill, was legal
 
 
-def judge(
+def ask_policy(
     policy: Policy, decision: Decision, racks: tuple[str, ...], job_name: Callable[[int], str], shown: int
-) -> Verdict:
-    """Ask the policy; `job_name` gives the name of a row."""
+) -> Explained:
+    """The policy's action; `job_name` gives the job of a row, at most `shown` candidates are listed, the best first."""
+    sim, count, size = decision.sim, decision.layout.racks, decision.sim.cap.shape[1] - 1
     if isinstance(policy, Heuristic):
-        return _judge_rule(policy, decision, racks, job_name, shown)
-    if isinstance(policy, Scored):
-        return _judge_learned(policy, decision, racks, shown)
-    action = policy(decision)
-    said = f"{policy_name(policy)}: {_say(decision, action, racks)}"
-    none = np.zeros((decision.layout.size, 0))
-    return _verdict(decision, action, said, none, np.arange(decision.layout.size), {}, racks, shown)
+        asked = _ask_rule(policy, decision, job_name)
+    elif isinstance(policy, Scored):
+        asked = _ask_learned(policy, decision, racks)
+    else:
+        actions, action = decision.layout.size, policy(decision)
+        asked = Asked(action, _say(decision, action, racks), np.zeros((actions, 0)), np.arange(actions), {})
+    legal = np.flatnonzero(decision.mask[: 2 * count])
+    best = legal[np.argsort(asked.rank[legal], kind="stable")]
+    ordered = [int(a) for a in best[: shown + 1]]
+    if asked.action < 2 * count:
+        ordered = [asked.action, *(a for a in ordered if a != asked.action)]
+    job = sim.jobs[sim.clock[0]["current"]]
+    left = int(sim.clock[0]["pods_left"])
+    candidates = []
+    for a in ordered[:shown]:
+        rack, opens, note = a % count, a >= count, asked.notes.get(a, "")
+        if opens:
+            note = f"evicts or moves {int(sim.open_gpus[rack])} GPUs, {sim.open_lost[rack]:.1f} GPU-hours lost"
+        candidates.append(
+            Candidate(
+                rack=racks[rack],
+                action="open" if opens else "place",
+                score=tuple(float(value) for value in asked.scores[a]),
+                free_gpus=int(sim.cap[rack, 1]),
+                free_nodes=int(sim.cap[rack, size]),
+                pods=int(job["slice_pods"]) if opens else min(left, int(sim.cap[rack, job["pod_gpus"]])),
+                note=note,
+            )
+        )
+    could_place = bool(decision.mask[:count].any() or decision.mask[decision.layout.fill])
+    rule = f"{policy_name(policy)}: {asked.said}"
+    return Explained(asked.action, rule, tuple(candidates), len(legal), could_place)
 
 
-def _judge_learned(policy: Scored, decision: Decision, racks: tuple[str, ...], shown: int) -> Verdict:
-    from nvlenv.policies.inference import best_action
+class Asked(NamedTuple):
+    """An action and what the policy weighed for it."""
 
+    action: Action
+    said: str
+    scores: NDArray[np.float64]  # (2R + 2, keys), or (2R, keys)
+    rank: NDArray[Any]  # (2R + 2,) or (2R,): the smallest is the best
+    notes: dict[int, str]  # of actions
+
+
+def _ask_learned(policy: Scored, decision: Decision, racks: tuple[str, ...]) -> Asked:
     logits = policy.logits(decision)
     action = int(best_action(logits, decision.mask))
     ranks = np.argsort(np.where(decision.mask, -logits, np.inf), kind="stable")
     runner_up = next((int(a) for a in ranks[:2] if a != action and decision.mask[a]), None)
-    said = f"{policy.name}: largest logit, {_say(decision, action, racks)} {logits[action]:.3f}"
+    said = f"largest logit, {_say(decision, action, racks)} {logits[action]:.3f}"
     if runner_up is not None:
         said += f", next {_say(decision, runner_up, racks)} {logits[runner_up]:.3f}"
-    return _verdict(decision, action, said, logits[:, None], -logits, {}, racks, shown)
+    return Asked(action, said, logits[:, None], -logits, {})
 
 
-def _judge_rule(
-    policy: Heuristic, decision: Decision, racks: tuple[str, ...], job_name: Callable[[int], str], shown: int
-) -> Verdict:
-    from nvlenv.engine.core.live import score_racks
-
+def _ask_rule(policy: Heuristic, decision: Decision, job_name: Callable[[int], str]) -> Asked:
     sim, rule, count = decision.sim, policy.rule, decision.layout.racks
     keys, parts, kept = np.zeros((count, 2)), np.zeros(count, np.int64), np.zeros(count, np.int64)
     waits, drains, reserved, ready = score_racks(sim, rule, keys, parts, kept)
     action = policy(decision)
-    hero = job_name(int(sim.clock[0]["hero"]))
+    hero = job_name(int(sim.clock[0]["target"]))
     why = f"kept for {hero}, which waits for racks" if reserved else "its last free slice is kept (hold)"
-    notes = {int(rack): why for rack in np.flatnonzero(kept)}
     scores = np.concatenate([keys, np.stack([sim.open_gpus, sim.open_lost], axis=1)])
     order = np.lexsort((keys[:, 1], keys[:, 0], -parts if rule.tight == 0 else parts, kept))
-    place = np.empty(count)
-    place[order] = np.arange(count)
-    rank = np.concatenate([place, np.argsort(np.lexsort((sim.open_lost, sim.open_gpus))) + count])
+    rank = np.concatenate([np.argsort(order), np.argsort(np.lexsort((sim.open_lost, sim.open_gpus))) + count])
     said = _say_rule(rule, decision, action, waits, drains, reserved, ready, hero)
-    return _verdict(decision, action, f"{policy.name}: {said}", scores, rank, notes, racks, shown)
+    return Asked(action, said, scores, rank, {int(rack): why for rack in np.flatnonzero(kept)})
 
 
 def _say_rule(
@@ -124,7 +143,7 @@ def _say_rule(
     if action >= layout.racks:
         cheapest = "the block and rack of the hero controller's cost rule" if rule.open == OPEN_HERO else ""
         return f"opens {cheapest or 'the rack with the fewest GPUs evicted, then the least work lost'} (open)"
-    return WORDS[PACKINGS[rule.packing]]
+    return RULES[rule.packing].words
 
 
 def _say(decision: Decision, action: Action, racks: tuple[str, ...]) -> str:
@@ -134,90 +153,45 @@ def _say(decision: Decision, action: Action, racks: tuple[str, ...]) -> str:
     return "fill" if action == layout.fill else "hold"
 
 
-def _verdict(
-    decision: Decision,
-    action: Action,
-    rule: str,
-    scores: NDArray[np.float64],
-    rank: NDArray[np.generic],
-    notes: dict[int, str],
-    racks: tuple[str, ...],
-    shown: int,
-) -> Verdict:
-    """The best candidates by rank (smaller is better), the chosen one first."""
-    sim, count, size = decision.sim, decision.layout.racks, decision.sim.cap.shape[1] - 1
-    legal = np.flatnonzero(decision.mask[: 2 * count])
-    best = legal[np.argsort(rank[legal], kind="stable")]
-    ordered = [int(a) for a in best[: shown + 1]]
-    if action < 2 * count:
-        ordered = [action, *(a for a in ordered if a != action)]
-    job = sim.jobs[sim.clock[0]["current"]]
-    left = int(sim.clock[0]["pods_left"])
-    candidates = []
-    for a in ordered[:shown]:
-        rack, opens = a % count, a >= count
-        fits = int(job["unit_pods"]) if opens else min(left, int(sim.cap[rack, job["pod_gpus"]]))
-        note = notes.get(a, "")
-        if opens:
-            note = f"evicts or moves {int(sim.open_gpus[rack])} GPUs, {sim.open_lost[rack]:.1f} GPU-hours lost"
-        candidates.append(
-            Candidate(
-                rack=racks[rack],
-                action="open" if opens else "place",
-                score=tuple(float(value) for value in scores[a]),
-                free_gpus=int(sim.cap[rack, 1]),
-                free_nodes=int(sim.cap[rack, size]),
-                pods=fits,
-                note=note,
-            )
-        )
-    could_place = bool(decision.mask[:count].any() or decision.mask[2 * count])
-    return Verdict(action, rule, tuple(candidates), len(legal), could_place)
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Why not: a refusal in one sentence, and rack by rack.
-# --------------------------------------------------------------------------------------------------------------------
-
-
-TAKEN = 0  # state of a node in `count_states`
+# Why not: too few GPUs, or enough of them in places that are of no use for the shape, or no quota
 
 
 def room(live: Live, part: Part, limits: IntArray | None) -> NDArray[np.int64]:
-    """(M,) units of a part that fit each node now."""
+    """(M,) pods of a part that fit each node now."""
     nodes = live.sim.nodes
-    units = np.where(nodes["blocked"] == 0, nodes["free"] // part.row.pod_gpus, 0).astype(np.int64)
-    return units if limits is None else np.minimum(units, limits)
+    pods = np.where(nodes["blocked"] == 0, nodes["free"] // part.gpus_per_pod, 0).astype(np.int64)
+    return pods if limits is None else np.minimum(pods, limits)
 
 
-def by_size(live: Live, reserves: Reserves, part: Part) -> str:
+def never_fits(live: Live, resources: NodeResources, part: Part) -> str:
     """Why a part could not have its nodes if the whole cluster were empty and up; empty if it could.
 
     Nobody may wait for what never comes: racks would be kept for it for ever.
     """
-    spec, row, most = live.spec, part.row, reserves.most(part)
-    together = (row.slice_gpus or row.gpus) // row.pod_gpus if row.mode == Mode.REQUIRED else 1
-    domains = live.sim.ancestors[: spec.racks, row.height][spec.node_rack]
+    spec, most = live.spec, resources.most(part)
+    together = part.slice_pods if part.mode == Mode.REQUIRED else 1
+    domains = live.sim.ancestors[: spec.racks, part.height][spec.node_rack]
     slices = int((np.bincount(domains - domains.min(), most) // together).sum())
-    if slices * together >= part.units:
+    if slices * together >= part.pods:
         return ""
-    what = _units(part, live.node_size)
+    what = _pods_asked(part, live.node_size)
     found = f"{int(most.sum())} {what} that it could ever use"
     return found if together == 1 else f"{found}, {slices} times {together} {what} in one {_level(live, part)}"
 
 
-def by_shape(
-    live: Live, reserves: Reserves, part: Part, row: int, limits: IntArray | None, declined: bool
+def why_no_room(
+    live: Live, resources: NodeResources, part: Part, row: int, limits: IntArray | None, declined: bool
 ) -> tuple[Cause, str, dict[str, str]]:
-    """Cause, sentence and reasons by rack for a part that does not fit. `declined`: it could by evictions."""
+    """Cause, sentence and reasons by rack for a part that does not fit `limits` (M,), see `NodeResources.limits`.
+
+    `row` is its row. `declined`: evictions would have made room, but the policy or the nodes' resources did not.
+    """
     spec, fits = live.spec, room(live, part, limits)
     in_rack = np.bincount(spec.node_rack, fits, minlength=spec.racks).astype(np.int64)
-    against = _against(live, reserves, part, row, limits)
-    asked, free = part.units, int(fits.sum())
-    what = _units(part, live.node_size)
-    if free < asked:
-        said = f"it asks for {asked} {what}, {free} are free for it"
-        cause = Cause.CAPACITY
+    against = _against(live, resources, part, row, limits)
+    free, what = int(fits.sum()), _pods_asked(part, live.node_size)
+    if free < part.pods:
+        cause, said = Cause.CAPACITY, f"it asks for {part.pods} {what}, {free} are free for it"
     else:
         said = f"{free} {what} are free for it, but {_promise(live, part)}; the best {_best(live, part, in_rack)}"
         cause = Cause.SHAPE
@@ -226,19 +200,19 @@ def by_shape(
 
 
 def _against(
-    live: Live, reserves: Reserves, part: Part, row: int, limits: IntArray | None
+    live: Live, resources: NodeResources, part: Part, row: int, limits: IntArray | None
 ) -> dict[str, NDArray[np.int64]]:
     """Nodes of each rack (R,) that are of no use, by what speaks against them."""
     nodes = live.sim.nodes
     found = {"failed or cordoned": _per_rack(live, nodes["blocked"] > 0)}
-    if part.row.pod_gpus == live.node_size:
+    if part.gpus_per_pod == live.node_size:
         counts = np.zeros((live.spec.racks, 4), np.int64)
         count_states(live.sim, row, counts)
         taken = counts[:, TAKEN] - found["failed or cordoned"]
         found = {"held by work that may not be evicted": taken, **found}
     if limits is not None:
-        idle = (nodes["blocked"] == 0) & (nodes["free"] // part.row.pod_gpus > limits)
-        scarce = reserves.scarcest(part)
+        idle = (nodes["blocked"] == 0) & (nodes["free"] // part.gpus_per_pod > limits)
+        scarce = resources.scarcest(part)
         for number, name in enumerate(SCARCE):
             found[f"idle, but without {name} for it"] = _per_rack(live, idle & (scarce == number))
     return found
@@ -260,43 +234,38 @@ def _by_rack(
     return {name: said[tuple(counts)] for name, counts in zip(names, columns, strict=True)}
 
 
-def _units(part: Part, size: int) -> str:
-    return "nodes" if part.row.pod_gpus == size else f"pods of {part.row.pod_gpus} GPUs"
+def _pods_asked(part: Part, size: int) -> str:
+    return "nodes" if part.gpus_per_pod == size else f"pods of {part.gpus_per_pod} GPUs"
 
 
 def _in_one_rack(part: Part) -> int:
-    """Units that want to be in one rack together."""
-    row = part.row
-    return (row.slice_gpus or row.gpus) // row.pod_gpus if row.mode == Mode.REQUIRED and row.height == 0 else 1
+    """Pods that want to be in one rack together."""
+    return part.slice_pods if part.mode == Mode.REQUIRED and part.height == 0 else 1
 
 
 def _promise(live: Live, part: Part) -> str:
-    row, level = part.row, _level(live, part)
-    together = (row.slice_gpus or row.gpus) // row.pod_gpus
-    slices = part.units // together
+    level, together = _level(live, part), part.slice_pods
     within = f", all in one {part.within}" if part.within and part.strict else ""
-    if slices > 1:
-        return f"it wants {slices} slices of {together} in one {level} each{within}"
+    if part.pods > together:
+        return f"it wants {part.pods // together} slices of {together} in one {level} each{within}"
     return f"it wants all {together} in one {level}{within}"
 
 
 def _best(live: Live, part: Part, in_rack: NDArray[np.int64]) -> str:
     """What the best domains of its level have."""
-    height = part.row.height
-    domains = live.sim.ancestors[: live.spec.racks, height]
+    domains = live.sim.ancestors[: live.spec.racks, part.height]
     sums = np.bincount(domains - domains.min(), in_rack)
-    together = (part.row.slice_gpus or part.row.gpus) // part.row.pod_gpus
-    if part.units > together:
-        return f"racks together hold {int((sums // together).sum())} slices"
+    if part.pods > part.slice_pods:
+        return f"racks together hold {int((sums // part.slice_pods).sum())} slices"
     return f"{_level(live, part)} has {int(sums.max())}"
 
 
 def _level(live: Live, part: Part) -> str:
-    place = len(live.spec.levels) - 2 - part.row.height
+    place = len(live.spec.levels) - 2 - part.height
     return live.spec.levels[place] if place >= 0 else "cluster"
 
 
-def by_quota(live: Live, queue: int, gpus: int) -> str:
+def why_no_quota(live: Live, queue: int, gpus: int) -> str:
     """Why quota refuses so many GPUs to a queue."""
     spec, state = live.queues[queue], live.sim.queues[queue]
     cohort = live.sim.cohorts[state["cohort"]]

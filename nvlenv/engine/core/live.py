@@ -1,113 +1,37 @@
-"""What a live cluster needs beside the simulator's own kernels: seats for jobs that already run, one decision at a
-time, nodes that cannot take a certain pod, and failed nodes that are replaced."""
+"""The simulator's arrays for a cluster that lives on: jobs come and go, rows are taken and given back.
+
+A *row* is one job of the simulator, which is one part of a job (`nvlenv.engine.core.parts`). Rows are handed out in
+ascending order and never twice, since the simulator settles equal priorities by the number of the job; when the table
+is full, the rows that are left move together in their order.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from nvlenv.cluster.types import ClusterSpec, Mode, QueueSpec, Workload
-from nvlenv.common.kernel import kernel
+from nvlenv.engine.core.kernels import assign_nodes
+from nvlenv.engine.core.parts import Part, running_part, workload_of
+from nvlenv.engine.model.jobs import Job
 from nvlenv.engine.model.settings import Settings
-from nvlenv.policies.heuristics.choose import LIFETIME, SLURM, rack_keys
-from nvlenv.policies.heuristics.packing import part_here
-from nvlenv.policies.heuristics.reservation import is_kept, keeps_pool, refresh_reservation, what_is_kept
-from nvlenv.policies.heuristics.spreading import waits_for_domain
-from nvlenv.simulator.events import lost_work, run
-from nvlenv.simulator.feasibility import block_of_job, consider
+from nvlenv.engine.model.snapshot import ClusterSnapshot, NodeState
+from nvlenv.simulator.events import lost_work
 from nvlenv.simulator.load import load, load_jobs
-from nvlenv.simulator.occupancy import occupy, set_node
-from nvlenv.simulator.preemption import mark_opens, node_state
-from nvlenv.simulator.queues import dequeue, enqueue, has_quota
+from nvlenv.simulator.occupancy import set_node
+from nvlenv.simulator.queues import dequeue, enqueue
 from nvlenv.simulator.state import DONE, NO_DEMAND, Dims, Sim, allocate
 
-# --------------------------------------------------------------------------------------------------------------------
-# The simulator's arrays for a cluster that lives on: jobs come and go, rows are taken and given back.
-#
-# A row is one job of the simulator. Rows are handed out in ascending order and never twice, since the simulator settles
-# equal priorities by the number of the job; when the table is full, the rows that are left move together in their order.
-# --------------------------------------------------------------------------------------------------------------------
-
-
+SECONDS = 3600.0  # of an hour
 SPARE_ROWS = 1024
-NO_HERO = -2  # unlike any row, and unlike -1, "no hero": reservations are made anew
+NO_TARGET = -2  # unlike any row, and unlike -1, "no target": reservations are made anew
+NO_QUEUE = ""  # the queue of jobs outside of all queues: it has no limit
 
 CONSTANT = ("ancestors", "level_start", "events", "samples", "mix", "scratch", "scratch_float")  # or work space
-
-ROW_FIELDS = (  # what a row is, wherever it stands
-    *("submit", "duration", "noise", "comm", "ideal", "checkpoint", "restart"),
-    *("gpus", "pod_gpus", "unit_pods", "units", "priority", "queue", "klass", "mode", "height"),
-    *("preemptible", "movable", "evictions", "work", "queued", "start", "predicted", "speed"),
-    *("first_start", "waited", "lost"),
-)
-
-
-class Row(NamedTuple):
-    """A job as the simulator knows it. Units as in `nvlenv.cluster.types.Workload`."""
-
-    gpus: int
-    pod_gpus: int
-    priority: int
-    queue: int
-    estimate: float
-    mode: Mode = Mode.UNCONSTRAINED
-    height: int = 0
-    slice_gpus: int = 0
-    comm: float = 0.0
-    checkpoint: float = 0.0
-    restart: float = 0.0
-    preemptible: bool = False
-    movable: bool = False
-
-
-@dataclass(frozen=True)
-class Seat:
-    """Where a running job sits: GPUs on each of its nodes, since when, and until when by its estimate (h)."""
-
-    nodes: Sequence[int]
-    gpus: Sequence[int]
-    start: float
-    predicted: float
-
-
-def workload_of(
-    rows: Sequence[Row], classes: Sequence[int], class_names: Sequence[str], queue_names: Sequence[str]
-) -> Workload:
-    """Rows as a workload, all submitted at 0; `classes` are numbers of `class_names`."""
-    columns: dict[str, Any] = {name: [row[i] for row in rows] for i, name in enumerate(Row._fields)}
-    integers = ("gpus", "pod_gpus", "priority", "queue", "slice_gpus")
-    columns.update({name: np.array(columns[name], np.int32) for name in integers})
-    columns.update({name: np.array(columns[name], np.int8) for name in ("mode", "height")})
-    columns.update({name: np.array(columns[name], np.bool_) for name in ("preemptible", "movable")})
-    columns.update({name: np.array(columns[name], np.float64) for name in ("comm", "checkpoint", "restart")})
-    estimate = np.array(columns.pop("estimate"), np.float64)
-    return Workload(
-        submit=np.zeros(len(rows)),
-        gpus_per_pod=columns.pop("pod_gpus"),
-        duration=estimate,
-        estimate=estimate,
-        comm_fraction=columns.pop("comm"),
-        job_class=np.array(classes, np.int32),
-        checkpoint_interval=columns.pop("checkpoint"),
-        restart_time=columns.pop("restart"),
-        class_names=tuple(class_names),
-        queue_names=tuple(queue_names),
-        source="engine",
-        **columns,
-    )
-
-
-def seat_all(sim: Sim, rows: Sequence[int], seats: Sequence[Seat]) -> None:
-    """Rows of a simulator run where they are said to."""
-    first = np.cumsum([0, *(len(place.nodes) for place in seats)]).astype(np.int32)
-    nodes = np.array([node for place in seats for node in place.nodes], np.int32)
-    gpus = np.array([count for place in seats for count in place.gpus], np.int32)
-    start = np.array([place.start for place in seats], np.float64)
-    predicted = np.array([place.predicted for place in seats], np.float64)
-    seat(sim, np.array(rows, np.int32), first, nodes, gpus, start, predicted)
+KEPT = ("submit", "waited", "evictions", "lost", "first_start")  # of a waiting job that is described anew
 
 
 class Saved(NamedTuple):
@@ -122,17 +46,17 @@ class Live:
     """A `Sim` without a workload of its own. `sim` is replaced, not only changed: never keep it."""
 
     def __init__(
-        self, spec: ClusterSpec, queues: Sequence[QueueSpec], settings: Settings, jobs: Sequence[tuple[str, Row]] = ()
+        self, spec: ClusterSpec, queues: Sequence[QueueSpec], settings: Settings, jobs: Sequence[tuple[str, Part]] = ()
     ) -> None:
-        """An idle cluster; `jobs` have rows, in this order, but neither wait nor run yet."""
+        """An idle cluster; `jobs` (their ids) have rows, in this order, but neither wait nor run yet."""
         self.spec, self.queues, self.settings = spec, tuple(queues), settings
         self._classes = {priority: number + 1 for number, priority in enumerate(sorted(settings.weights))}
         weights = [1.0, *(settings.weights[priority] for priority in sorted(settings.weights))]
         dims = Dims.of(spec, len(jobs) + SPARE_ROWS, len(queues), len(weights))
         self.sim = Sim(*(array[0] for array in allocate(1, dims)))
-        self.rows: dict[str, list[int]] = {}  # job -> its rows, one per part
+        self.rows: dict[str, list[int]] = {}  # id of a job -> its rows, one per part
         self._next = 0
-        load(self.sim, spec, self._workload([row for _, row in jobs]), settings.rules(), weights, queues)
+        load(self.sim, spec, self._workload([part for _, part in jobs]), settings.rules(), weights, queues)
         self._number([job for job, _ in jobs])
 
     @property
@@ -146,61 +70,73 @@ class Live:
         return int(self.sim.cap.shape[1]) - 1
 
     def set_now(self, hours: float) -> None:
+        """Move the clock to so many hours since the engine began."""
         self.sim.clock["now"] = hours
 
     def capacity_grew(self) -> None:
         """Somebody left: nobody is known to be stalled any more."""
         self.sim.clock["stall_gpus"] = NO_DEMAND
 
+    def set_state(self, node: int, state: NodeState) -> None:
+        """Change what keeps new pods from a node: nothing, a cordon or a failure."""
+        record = self.sim.nodes[node]
+        blocked = int(record["blocked"]) - int(record["cordoned"]) - int(record["failed"])
+        record["cordoned"], record["failed"] = int(state == NodeState.CORDONED), int(state == NodeState.FAILED)
+        set_node(self.sim, node, int(record["free"]), blocked + int(state != NodeState.UP))
+        if state == NodeState.UP:
+            self.capacity_grew()
+
+    def rack_of(self, node: int) -> str:
+        """The name of a node's rack."""
+        return self.spec.rack_names[int(self.spec.node_rack[node])]
+
     # Rows
 
-    def add(self, job: str, rows: Sequence[Row]) -> list[int]:
+    def add(self, job: str, parts: Sequence[Part]) -> list[int]:
         """Rows for a job, filled by the simulator's own loader. It does not wait yet."""
-        if self._next + len(rows) > len(self.sim.jobs):
-            self._make_room(len(rows))
-        self._fill(slice(self._next, self._next + len(rows)), rows)
-        self.sim.jobs["submit"][self._next : self._next + len(rows)] = self.now
-        return self._number([job] * len(rows))
+        if self._next + len(parts) > len(self.sim.jobs):
+            self._make_room(len(parts))
+        self._fill(slice(self._next, self._next + len(parts)), parts)
+        self.sim.jobs["submit"][self._next : self._next + len(parts)] = self.now
+        return self._number([job] * len(parts))
 
-    def _number(self, jobs: Sequence[str]) -> list[int]:
-        numbers = list(range(self._next, self._next + len(jobs)))
-        for number, job in zip(numbers, jobs, strict=True):
-            self.rows.setdefault(job, []).append(number)
-        self._next += len(jobs)
-        return numbers
-
-    def name_of(self, row: int) -> str:
-        """The job of a row in use; empty if there is none."""
-        return next((job for job, rows in self.rows.items() if row in rows), "") if row >= 0 else ""
-
-    def refill(self, number: int, row: Row) -> None:
-        """The waiting job of this row is now described so; its turn, its waits and evictions stay."""
-        leave(self.sim, number)
-        kept = {name: self.sim.jobs[name][number] for name in ("submit", "waited", "evictions", "lost", "first_start")}
-        self._fill(slice(number, number + 1), [row])
-        for name, value in kept.items():
-            self.sim.jobs[name][number] = value
-        join(self.sim, number)
-
-    def drop(self, job: str) -> None:
-        """This job neither waits nor runs any more: its rows are given back."""
-        hero = int(self.sim.clock["hero"][0])
-        if hero in self.rows.pop(job, ()):
-            self.sim.clock["hero"] = NO_HERO
-
-    def wait(self, job: str) -> None:
-        for row in self.rows[job]:
-            join(self.sim, row)
+    def enqueue(self, job: str, parts: Sequence[Part]) -> list[int]:
+        """The job waits; if it did before it is described anew, and keeps its turn, its waits and evictions."""
+        if job in self.rows and len(self.rows[job]) != len(parts):
+            self.withdraw(job)
+        if job not in self.rows:
+            for row in self.add(job, parts):
+                enqueue(self.sim, row)
+            return self.rows[job]
+        for row, part in zip(self.rows[job], parts, strict=True):
+            dequeue(self.sim, row)
+            kept = {name: self.sim.jobs[name][row] for name in KEPT}
+            self._fill(slice(row, row + 1), [part])
+            for name, value in kept.items():
+                self.sim.jobs[name][row] = value
+            enqueue(self.sim, row)
+        return self.rows[job]
 
     def withdraw(self, job: str) -> None:
         """The job waits no longer."""
         for row in self.rows[job]:
-            leave(self.sim, row)
+            dequeue(self.sim, row)
+            self.sim.jobs["status"][row] = DONE
         self.drop(job)
 
-    def seat(self, rows: Sequence[int], seats: Sequence[Seat]) -> None:
-        """These rows run where they are said to."""
-        seat_all(self.sim, rows, seats)
+    def drop(self, job: str) -> None:
+        """This job neither waits nor runs any more: its rows are given back."""
+        target = int(self.sim.clock["target"][0])
+        if target in self.rows.pop(job, ()):
+            self.sim.clock["target"] = NO_TARGET
+
+    def waiting(self) -> list[int]:
+        """The rows that wait, first in turn first."""
+        return list(self.sim.waiting[: int(self.sim.clock["n_waiting"][0])].tolist())
+
+    def name_of(self, row: int) -> str:
+        """The job of a row in use; empty if there is none."""
+        return next((job for job, rows in self.rows.items() if row in rows), "") if row >= 0 else ""
 
     def gpus_of(self, row: int) -> dict[int, int]:
         """GPUs that a row holds on each node, in node order."""
@@ -215,6 +151,10 @@ class Live:
             slot = int(self.sim.gpu_next[slot])
         return slots[::-1]
 
+    def work_lost(self, row: int, keeps_progress: bool = False) -> float:
+        """GPU-hours of work that stopping a row now costs."""
+        return float(self.sim.jobs["gpus"][row]) * float(lost_work(self.sim, row, keeps_progress))
+
     # Copies
 
     def save(self) -> Saved:
@@ -223,23 +163,29 @@ class Live:
         return Saved(Sim(**arrays), dict(self.rows), self._next)
 
     def restore(self, saved: Saved) -> None:
+        """Go back to what was saved; it must not be used again."""
         self.sim, self.rows, self._next = saved
 
-    def _fill(self, where: slice, rows: Sequence[Row]) -> None:
-        load_jobs(self.sim._replace(jobs=self.sim.jobs[where]), self.spec, self._workload(rows), self.settings.rules())
+    def _number(self, jobs: Sequence[str]) -> list[int]:
+        numbers = list(range(self._next, self._next + len(jobs)))
+        for number, job in zip(numbers, jobs, strict=True):
+            self.rows.setdefault(job, []).append(number)
+        self._next += len(jobs)
+        return numbers
 
-    def _workload(self, rows: Sequence[Row]) -> Workload:
+    def _fill(self, where: slice, parts: Sequence[Part]) -> None:
+        load_jobs(self.sim._replace(jobs=self.sim.jobs[where]), self.spec, self._workload(parts))
+
+    def _workload(self, parts: Sequence[Part]) -> Workload:
         names = [f"class-{number}" for number in range(len(self._classes) + 1)]
-        return workload_of(rows, [self._class_of(row) for row in rows], names, [queue.name for queue in self.queues])
-
-    def _class_of(self, row: Row) -> int:
-        return self._classes.get(row.priority, 0) if row.mode == Mode.REQUIRED else 0
+        classes = [self._classes.get(part.priority, 0) if part.mode == Mode.REQUIRED else 0 for part in parts]
+        return workload_of(parts, classes, names, [queue.name for queue in self.queues])
 
     def _make_room(self, rows: int) -> None:
         """Move the rows in use together; double the table if that leaves it more than half full."""
         sim, used = self.sim, np.array(sorted(row for rows in self.rows.values() for row in rows), np.int64)
         room = max(len(sim.jobs), 2 * (len(used) + rows))
-        number = np.full(len(sim.jobs), NO_HERO, np.int32)
+        number = np.full(len(sim.jobs), NO_TARGET, np.int32)
         number[used] = np.arange(len(used))
         jobs = np.zeros(room, sim.jobs.dtype)
         jobs[: len(used)] = sim.jobs[used]
@@ -249,173 +195,78 @@ class Live:
         heap[:n_running] = number[sim.heap[:n_running]]
         taken = sim.gpu_job >= 0
         sim.gpu_job[taken] = number[sim.gpu_job[taken]]
-        hero = int(sim.clock["hero"][0])
-        sim.clock["hero"] = number[hero] if hero >= 0 else hero
+        target = int(sim.clock["target"][0])
+        sim.clock["target"] = number[target] if target >= 0 else target
         self.sim = sim._replace(jobs=jobs, waiting=waiting, heap=heap)
         self.rows = {job: [int(number[row]) for row in rows] for job, rows in self.rows.items()}
         self._next = len(used)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# What a live cluster needs beside the simulator's own kernels: seats for jobs that already run, one decision at a
-#
-# time, nodes that cannot take a certain pod, and failed nodes that are replaced.
-# --------------------------------------------------------------------------------------------------------------------
+# From a snapshot to the arrays
 
 
-@kernel
-def seat(sim, rows, first, nodes, gpus, start, predicted):
-    """Jobs that already run: job rows[i] holds gpus[k] of nodes[k] for first[i] <= k < first[i + 1], since start[i]."""
-    for i in range(len(rows)):
-        j = rows[i]
-        for k in range(first[i], first[i + 1]):
-            taken = min(gpus[k], sim.nodes[nodes[k]].free)
-            if taken > 0:
-                occupy(sim, j, nodes[k], taken)
-        run(sim, j)
-        job = sim.jobs[j]
-        job.start, job.predicted = start[i], predicted[i]
-        job.first_start = start[i]
+def queues_of(cluster: ClusterSnapshot) -> tuple[QueueSpec, ...]:
+    """The ClusterQueues, and one without a limit for jobs outside of them."""
+    return (*cluster.queues, QueueSpec(NO_QUEUE, NO_DEMAND))
 
 
-@kernel
-def seat_again(sim, rows, first, slots):
-    """Jobs that ran before: job rows[i] gets the GPUs slots[k] for first[i] <= k < first[i + 1], in this order."""
-    g = sim.cap.shape[1] - 1
-    for i in range(len(rows)):
-        j = rows[i]
-        for k in range(first[i], first[i + 1]):
-            slot, n = slots[k], slots[k] // g
-            sim.gpu_job[slot] = j
-            sim.gpu_next[slot] = sim.jobs[j].first_gpu
-            sim.jobs[j].first_gpu = slot
-            set_node(sim, n, sim.nodes[n].free - 1, sim.nodes[n].blocked)
-        run(sim, j)
+class Running(NamedTuple):
+    """The running jobs that the arrays know: verification pods and pods without GPUs are not in them."""
+
+    jobs: list[Job]
+    parts: list[Part]  # of each
+    runs: list[tuple[float, float]]  # start and end, by its estimate: h from now
+
+    @classmethod
+    def of(cls, cluster: ClusterSnapshot, settings: Settings, now: float) -> Running:
+        """Those of a cluster at the moment `now` (s since 1970)."""
+        queue = {queue.name: number for number, queue in enumerate(cluster.queues)}
+        outside, largest = len(cluster.queues), max(node.gpus for node in cluster.nodes)
+        jobs = [job for job in cluster.jobs if job.gpus and not job.verification]
+        parts = [running_part(job, queue.get(job.queue, outside), settings, largest) for job in jobs]
+        starts = [0.0 if job.start is None else min(0.0, (job.start - now) / SECONDS) for job in jobs]
+        return cls(jobs, parts, [(start, start + part.estimate) for start, part in zip(starts, parts, strict=True)])
+
+    def begin(self, sim: Sim, cluster: ClusterSnapshot) -> None:
+        """The first rows of an idle simulator of this cluster run on the nodes of the jobs.
+
+        Nodes that are down have failed; so far, as in `ClusterSnapshot.cluster_spec`, they are cordoned.
+        """
+        for index, node in enumerate(cluster.nodes):
+            if node.state == NodeState.FAILED:
+                sim.nodes["cordoned"][index], sim.nodes["failed"][index] = 0, 1
+        number = {node.name: index for index, node in enumerate(cluster.nodes)}
+        pods = [[pod for pod in job.pods if pod.gpus] for job in self.jobs]
+        first = np.cumsum([0, *map(len, pods)]).astype(np.int32)
+        nodes = np.array([number[pod.node] for own in pods for pod in own], np.int32)
+        gpus = np.array([pod.gpus for own in pods for pod in own], np.int32)
+        start, end = (np.array([run[i] for run in self.runs], np.float64) for i in (0, 1))
+        assign_nodes(sim, np.arange(len(pods), dtype=np.int32), first, nodes, gpus, start, end)
 
 
-@kernel
-def join(sim, j):
-    """Job j begins to wait."""
-    enqueue(sim, j)
+def live_of(cluster: ClusterSnapshot, settings: Settings, began: float) -> Live:
+    """The arrays of a cluster at the moment `began` (s since 1970) with everything that runs on it."""
+    running = Running.of(cluster, settings, began)
+    jobs = [(job.id, part) for job, part in zip(running.jobs, running.parts, strict=True)]
+    live = Live(cluster.cluster_spec(settings.nvlink, settings.network), queues_of(cluster), settings, jobs)
+    running.begin(live.sim, cluster)
+    assigned = np.bincount(live.sim.gpu_job[live.sim.gpu_job >= 0], minlength=len(jobs))
+    rows = live.sim.jobs[: len(jobs)]
+    rows["movable"][assigned < rows["gpus"]] = 0  # on overcommitted nodes: its pods are not to be told apart
+    return live
 
 
-@kernel
-def leave(sim, j):
-    """Job j waits no longer, and does not run either."""
-    dequeue(sim, j)
-    sim.jobs[j].status = DONE
+def gpus_by_node(job: Job) -> Counter[str]:
+    """GPUs of a job on each node that it has pods with GPUs on."""
+    found: Counter[str] = Counter()
+    for pod in job.pods:
+        found[pod.node] += pod.gpus
+    return found
 
 
-@kernel
-def begin(sim, j, turn, preempt):
-    """Put waiting job j at hand, as decision number `turn`. Returns 0: nothing to decide, 1: by quota, 2: at hand.
-
-    With `preempt`, racks may also be opened where the free GPUs of the whole cluster would not suffice: the simulator
-    leaves such a job to wait, a live cluster gives way to priority.
-    """
-    c = sim.clock[0]
-    c.current, c.decisions = -1, turn
-    if not has_quota(sim, j):
-        return 1
-    found = consider(sim, j)
-    if not found and preempt and c.reach < 0:
-        for a in range(len(sim.mask)):
-            sim.mask[a] = False
-        sim.mask[len(sim.mask) - 1] = True
-        found = mark_opens(sim, j)
-    if not found:
-        return 0
-    c.current = j
-    return 2
-
-
-@kernel
-def restrict(sim, limits, p, hidden):
-    """Let node n take at most limits[n] pods of p GPUs; `hidden` remembers what was taken from view."""
-    for n in range(len(limits)):
-        node = sim.nodes[n]
-        hidden[n] = 0
-        if node.blocked > 0 or node.free // p <= limits[n]:
-            if limits[n] == 0 and node.blocked == 0:  # a full node: opening it would not help these pods
-                hidden[n] = -1
-                set_node(sim, n, node.free, 1)
-            continue
-        if limits[n] == 0:
-            hidden[n] = -1
-            set_node(sim, n, node.free, 1)
-        else:
-            hidden[n] = node.free - limits[n] * p
-            set_node(sim, n, limits[n] * p, 0)
-
-
-@kernel
-def unrestrict(sim, hidden):
-    """Undo `restrict`, whatever was placed in between."""
-    for n in range(len(hidden)):
-        node = sim.nodes[n]
-        if hidden[n] < 0:
-            set_node(sim, n, node.free, node.blocked - 1)
-        elif hidden[n] > 0:
-            set_node(sim, n, node.free + hidden[n], node.blocked)
-
-
-@kernel
-def swap(sim, j, n, spares, gpus):
-    """Move what job j holds on node n: gpus[k] of it to node spares[k]. Chain order of its other GPUs is kept."""
-    g = sim.cap.shape[1] - 1
-    job, count = sim.jobs[j], 0
-    before, slot = -1, job.first_gpu
-    while slot >= 0:
-        after = sim.gpu_next[slot]
-        if slot // g == n:
-            if before < 0:
-                job.first_gpu = after
-            else:
-                sim.gpu_next[before] = after
-            sim.gpu_job[slot], sim.gpu_next[slot] = -1, -1
-            count += 1
-        else:
-            before = slot
-        slot = after
-    set_node(sim, n, sim.nodes[n].free + count, sim.nodes[n].blocked)
-    for k in range(len(spares)):
-        occupy(sim, j, spares[k], gpus[k])
-
-
-@kernel
-def hours_lost(sim, j, keeps_progress):
-    """Hours of work that stopping job j now costs it."""
-    return lost_work(sim, j, keeps_progress)
-
-
-@kernel
-def count_states(sim, j, counts):
-    """counts[r, s]: nodes of rack r that are 0 taken, 1 free, 2 clearable, 3 movable for whole-node pods of job j."""
-    for r in range(len(sim.racks)):
-        for s in range(4):
-            counts[r, s] = 0
-        for n in range(sim.racks[r].node0, sim.racks[r].node1):
-            counts[r, node_state(sim, j, n)] += 1
-
-
-@kernel
-def score_racks(sim, rule, keys, parts, kept):
-    """What `choose` weighs for the decision at hand.
-
-    keys (R, 2): of the packing rule; parts (R,): pods that would go there; kept (R,): 1 where a legal rack is kept for
-    others. Returns four flags: it waits for one domain, it leaves its GPUs to the pool of another job, reserved racks
-    are kept, hero-ready racks are kept.
-    """
-    if rule.easy == 1 or rule.drain == 1 or rule.packing == LIFETIME:
-        refresh_reservation(sim, rule)
-    may_hold = sim.mask[2 * len(sim.racks) + 1]
-    waits, drains = may_hold and waits_for_domain(sim, rule), may_hold and keeps_pool(sim, rule)
-    flags = what_is_kept(sim, rule) if may_hold else (False, False)
-    block = block_of_job(sim) if rule.packing == SLURM else (0, 0)
-    for r in range(len(sim.racks)):
-        parts[r], kept[r] = part_here(sim, r), 0
-        keys[r, 0] = keys[r, 1] = 0.0
-        if sim.mask[r]:
-            keys[r, 0], keys[r, 1] = rack_keys(sim, rule, block, r)
-            kept[r] = int(is_kept(sim, rule, flags, r, parts[r]))
-    return waits, drains, flags[0], flags[1]
+def crowded(cluster: ClusterSnapshot) -> frozenset[str]:
+    """Nodes whose pods hold more GPUs than they have: some of these pods are about to end, or a GPU was lost."""
+    held: Counter[str] = Counter()
+    for job in cluster.jobs:
+        held.update({} if job.verification else gpus_by_node(job))
+    return frozenset(node.name for node in cluster.nodes if held[node.name] > node.gpus)

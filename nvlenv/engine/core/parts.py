@@ -1,45 +1,79 @@
-"""A job request in the terms of the simulator: parts of equal pods, each with one promise.
+"""A job in the terms of the simulator: parts, each of them one job of a `Workload`.
 
-Kueue can ask for more than the simulator knows, and it is brought down to that: pods that must share a host become one
-large pod, a leader of the size of its workers is one of them, slices inside a coarser domain try domain by domain.
+A job that is asked for becomes one part per promise. Kueue can ask for more than the simulator knows, and it is brought
+down to that: pods that must share a host become one large pod, a leader of the size of its workers is one of them,
+slices inside a coarser domain try domain by domain. A job that runs where a cluster's file says becomes one part too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from nvlenv.cluster.types import ClusterSpec, Mode
+import numpy as np
+
+from nvlenv.cluster.types import ClusterSpec, Mode, Workload
 from nvlenv.common.errors import InputError
-from nvlenv.engine.core.live import Row
-from nvlenv.engine.model.jobs import MAX_GPUS, JobRequest, PodSet
+from nvlenv.engine.model.jobs import MAX_GPUS, Job, PodSet
 from nvlenv.engine.model.settings import Settings
+
+COLUMNS: dict[str, Any] = {  # fields of a part that are columns of a `Workload`
+    **dict.fromkeys(("gpus", "gpus_per_pod", "priority", "queue", "slice_gpus"), np.int32),
+    **dict.fromkeys(("estimate", "comm_fraction", "checkpoint_interval", "restart_time"), np.float64),
+    **dict.fromkeys(("mode", "height"), np.int8),
+    **dict.fromkeys(("preemptible", "movable"), np.bool_),
+}
 
 
 @dataclass(frozen=True)
 class Part:
-    """Pods that the simulator places as one job. A *unit* is what it calls a pod: `fused` pods of one host."""
+    """Pods that the simulator places as one job. The first fields are the columns of `Workload`, with their units.
 
-    members: tuple[PodSet, ...]  # their pods take the units in this order
-    row: Row
-    fused: int
-    cpu: int  # milli-cores of a unit
-    memory: int  # bytes of a unit
-    within: str = ""  # level of which one domain must hold the whole part, beside the promise of the row
+    A *pod* of a part is `fused` pods of the job that must share a host.
+    """
+
+    gpus: int
+    gpus_per_pod: int
+    priority: int
+    queue: int
+    estimate: float
+    mode: Mode = Mode.UNCONSTRAINED
+    height: int = 0
+    slice_gpus: int = 0
+    comm_fraction: float = 0.0
+    checkpoint_interval: float = 0.0
+    restart_time: float = 0.0
+    preemptible: bool = False
+    movable: bool = False
+    # What the simulator does not know
+    members: tuple[PodSet, ...] = ()  # their pods take the places of the part in this order
+    fused: int = 1
+    cpu: int = 0  # milli-cores of a pod
+    memory: int = 0  # bytes of a pod
+    within: str = ""  # level of which one domain must hold the whole part, beside its promise
     strict: bool = True  # False: that domain is only preferred
 
     @property
-    def units(self) -> int:
-        return self.row.gpus // self.row.pod_gpus
+    def pods(self) -> int:
+        """Pods of the simulator."""
+        return self.gpus // self.gpus_per_pod
+
+    @property
+    def slice_pods(self) -> int:
+        """Pods that its promise keeps together: those of one slice."""
+        return (self.slice_gpus or self.gpus) // self.gpus_per_pod
 
     @property
     def name(self) -> str:
+        """The pod set that it is, or that has most of it."""
         return self.members[-1].name
 
 
-def parts_of(job: JobRequest, spec: ClusterSpec, queue: int, settings: Settings) -> tuple[tuple[Part, ...], list[str]]:
-    """The parts of a job (with levels in full, see `JobRequest.on`), most GPUs first, and notes on what is left out.
+def parts_of(job: Job, spec: ClusterSpec, queue: int, settings: Settings) -> tuple[tuple[Part, ...], tuple[str, ...]]:
+    """The parts of a job that is asked for (levels in full, see `Job.on`), most GPUs first, and notes on what is not.
 
-    Raises `InputError` for what no simulator row can hold.
+    Raises `InputError` for what the simulator has no terms for.
     """
     parts: list[Part] = []
     notes: list[str] = []
@@ -51,55 +85,95 @@ def parts_of(job: JobRequest, spec: ClusterSpec, queue: int, settings: Settings)
             if not pods.group:
                 notes.append(f"pod set {pods.name} asks for no GPUs: any scheduler may place it")
             continue
-        equal = [other for other in job.pod_sets if _goes_with(other, pods)]
+        equal = [other for other in job.pod_sets if other is pods or _like(other, pods)]
         done.update(other.name for other in equal)
         parts.append(_part(job, tuple(sorted(equal, key=lambda member: member.pods)), spec, queue, settings))
-    return tuple(parts), notes
+    return tuple(parts), tuple(notes)
 
 
-def companions(job: JobRequest) -> list[PodSet]:
+def leaders_without_gpus(job: Job) -> list[PodSet]:
     """Pod sets without GPUs that are placed together with others: leaders that only coordinate."""
     return [pods for pods in job.pod_sets if pods.group and pods.gpus_per_pod == 0]
 
 
-def _goes_with(other: PodSet, pods: PodSet) -> bool:
-    grouped = bool(pods.group) and other.group == pods.group and other.gpus_per_pod == pods.gpus_per_pod
-    return other is pods or grouped
+def running_part(job: Job, queue: int, settings: Settings, largest: int) -> Part:
+    """A running job, of which its cluster's file knows where it is, not what it asked for.
+
+    A job with pods of several sizes is not moved; nor is one with pods of more than the `largest` node has now (GPUs
+    fall off nodes).
+    """
+    sizes = {pod.gpus for pod in job.pods if pod.gpus}
+    equal = len(sizes) == 1 and all(0 < pod.gpus <= largest for pod in job.pods)
+    return Part(
+        gpus=job.gpus,
+        gpus_per_pod=sizes.pop() if equal else 1,
+        priority=job.priority,
+        queue=queue,
+        estimate=settings.estimate_hours if job.estimate is None else job.estimate,
+        checkpoint_interval=settings.checkpoint_hours,
+        restart_time=settings.restart_hours,
+        preemptible=job.preemptible and not any(pod.terminating for pod in job.pods),
+        movable=job.movable and equal,
+    )
 
 
-def _part(job: JobRequest, members: tuple[PodSet, ...], spec: ClusterSpec, queue: int, settings: Settings) -> Part:
+def workload_of(
+    parts: Sequence[Part], classes: Sequence[int], class_names: Sequence[str], queue_names: Sequence[str]
+) -> Workload:
+    """Parts as a workload, all submitted at 0; `classes` are numbers of `class_names`."""
+    columns = {name: np.array([getattr(part, name) for part in parts], kind) for name, kind in COLUMNS.items()}
+    return Workload(
+        submit=np.zeros(len(parts)),
+        duration=columns["estimate"],
+        job_class=np.array(classes, np.int32),
+        class_names=tuple(class_names),
+        queue_names=tuple(queue_names),
+        source="engine",
+        **columns,
+    )
+
+
+def _like(other: PodSet, pods: PodSet) -> bool:
+    """True for the other pod set of a group, if its pods have as many GPUs."""
+    return bool(pods.group) and other.group == pods.group and other.gpus_per_pod == pods.gpus_per_pod
+
+
+def _part(job: Job, members: tuple[PodSet, ...], spec: ClusterSpec, queue: int, settings: Settings) -> Part:
     pods, count = members[-1], sum(member.pods for member in members)
     where = f"job {job.name}, pod set {pods.name}"
     if len(pods.slices) > 1:
         found = f"{len(pods.slices)} layers of slices"
         raise InputError(where, "slices", found, "one layer: the engine does not divide slices further")
-    mode, height, fused, unit, within, strict = _promise(where, pods, count, spec)
+    mode, height, fused, slice_pods, within, strict = _promise(where, pods, count, spec)
     per_pod = pods.gpus_per_pod
     if job.exclusive and per_pod < spec.gpus_per_node:
         per_pod = spec.gpus_per_node
-    pod_gpus = per_pod * fused
-    if pod_gpus > spec.gpus_per_node:
+    if per_pod * fused > spec.gpus_per_node:
         what = f"{fused} pods of {per_pod} GPUs on one host" if fused > 1 else f"{per_pod} GPUs"
         raise InputError(where, "gpus_per_pod", what, f"at most {spec.gpus_per_node}, the GPUs of the largest node")
     if count * per_pod > MAX_GPUS:  # of whole nodes, where the job is exclusive
         raise InputError(where, "pods", f"{count} pods of {per_pod} GPUs", f"at most {MAX_GPUS} GPUs")
-    row = Row(
+    return Part(
         gpus=count * per_pod,
-        pod_gpus=pod_gpus,
+        gpus_per_pod=per_pod * fused,
         priority=job.priority,
         queue=queue,
         estimate=settings.estimate_hours if job.estimate is None else job.estimate,
         mode=mode,
         height=height,
-        slice_gpus=unit * per_pod,
-        comm=settings.comm_fraction if job.comm_fraction is None else job.comm_fraction,
-        checkpoint=settings.checkpoint_hours if job.checkpoint_hours is None else job.checkpoint_hours,
-        restart=settings.restart_hours if job.restart_hours is None else job.restart_hours,
+        slice_gpus=slice_pods * per_pod,
+        comm_fraction=settings.comm_fraction if job.comm_fraction is None else job.comm_fraction,
+        checkpoint_interval=settings.checkpoint_hours if job.checkpoint_hours is None else job.checkpoint_hours,
+        restart_time=settings.restart_hours if job.restart_hours is None else job.restart_hours,
         preemptible=job.preemptible,
         movable=job.movable and mode == Mode.UNCONSTRAINED,
+        members=members,
+        fused=fused,
+        cpu=max(member.cpu for member in members) * fused,
+        memory=max(member.memory for member in members) * fused,
+        within=within,
+        strict=strict,
     )
-    cpu, memory = (max(getattr(member, name) for member in members) * fused for name in ("cpu", "memory"))
-    return Part(members, row, fused, cpu, memory, within, strict)
 
 
 def _promise(where: str, pods: PodSet, count: int, spec: ClusterSpec) -> tuple[Mode, int, int, int, str, bool]:

@@ -9,88 +9,66 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nvlenv.common.errors import InputError
-from nvlenv.engine.core.book import Book, Held
-from nvlenv.engine.core.live import ROW_FIELDS, Live, Row, join, seat_again
+from nvlenv.engine.core.book import Book
+from nvlenv.engine.core.kernels import assign_gpus
+from nvlenv.engine.core.live import Live
+from nvlenv.engine.core.parts import Part
 from nvlenv.engine.formats.load import parse_snapshot
 from nvlenv.engine.model.answers import Binding
+from nvlenv.engine.model.jobs import Job
 from nvlenv.engine.model.settings import Settings
 from nvlenv.engine.model.snapshot import ClusterSnapshot
+from nvlenv.simulator.queues import enqueue
 from nvlenv.simulator.state import RUNNING
 
-FORMAT = "nvlenv-engine/1"
+STATE_FORMAT = "nvlenv-engine/1"
 CLOCK_FIELDS = ("slow_rate", "stall_gpus")  # sums and marks that no row tells
+RENAMED = {"noise": "estimate_error", "unit_pods": "slice_pods", "units": "slices"}  # key of a state -> field of JOB
+ROW_KEYS = (  # what a row is, wherever it stands; fields of JOB, some of them by the names that they once had
+    *("submit", "duration", "noise", "comm", "ideal", "checkpoint", "restart"),
+    *("gpus", "pod_gpus", "unit_pods", "units", "priority", "queue", "klass", "mode", "height"),
+    *("preemptible", "movable", "evictions", "work", "queued", "start", "predicted", "speed"),
+    *("first_start", "waited", "lost"),
+)
 
 
-@dataclass(frozen=True)
-class Times:
+class Times(NamedTuple):
+    """An engine's clock."""
+
     began: float  # s since 1970
-    last: float
-    turn: int
+    last: float  # s since 1970, of the last call
+    turn: int  # number of the last decision
 
 
-@dataclass(frozen=True)
-class EngineState:
-    """What was read, checked."""
-
-    cluster: ClusterSnapshot
-    settings: Settings
-    began: float
-    last: float
-    turn: int
-    rows: tuple[Mapping[str, Any], ...]
-    placed: Mapping[str, Mapping[str, Any]]
-    clock: Mapping[str, float]
-    mix: tuple[tuple[float, ...], ...]
-
-
-def write(cluster: ClusterSnapshot, settings: Settings, times: Times, live: Live, book: Book) -> dict[str, Any]:
+def state_of(cluster: ClusterSnapshot, settings: Settings, times: Times, live: Live, book: Book) -> dict[str, Any]:
+    """The state of an engine."""
     sim = live.sim
-    names = sorted((row, job) for job, rows in live.rows.items() for row in rows)
     rows = []
-    for row, job in names:
-        fields = {name: _number(sim.jobs[name][row].item()) for name in ROW_FIELDS}
+    for row, job in sorted((row, job) for job, rows in live.rows.items() for row in rows):
+        fields = {key: _number(sim.jobs[RENAMED.get(key, key)][row].item()) for key in ROW_KEYS}
         runs = int(sim.jobs["status"][row]) == RUNNING
         rows.append({"job": job, "gpus": live.slots_of(row) if runs else None, "row": fields})
-    placed = {
-        job: {"speed": held.speed, "bindings": [asdict(binding) for binding in held.bindings]}
-        for job, held in book.jobs.items()
-        if held.ours
-    }
     return {
-        "format": FORMAT,
-        "times": asdict(times),
+        "format": STATE_FORMAT,
+        "times": times._asdict(),
         "settings": settings.to_dict(),
         "cluster": cluster.as_json(),
         "rows": rows,
-        "placed": placed,
+        "placed": {
+            job.id: {"speed": job.speed, "bindings": [asdict(binding) for binding in job.bindings]}
+            for job in book.jobs.values()
+            if job.ours
+        },
         "order": list(book.jobs),
         "clock": {name: _number(sim.clock[name][0].item()) for name in CLOCK_FIELDS},
         "mix": sim.mix.tolist(),
     }
-
-
-def read(state: Any) -> EngineState:
-    """The parts of a state. `InputError` for what `write` has not written."""
-    found = state.get("format") if isinstance(state, dict) else type(state).__name__
-    if found != FORMAT:
-        raise InputError("engine state", "format", repr(found), repr(FORMAT))
-    cluster = parse_snapshot(json.dumps(state["cluster"]), "engine state")
-    order = {job: place for place, job in enumerate(state["order"])}
-    return EngineState(
-        cluster=replace(cluster, jobs=tuple(sorted(cluster.jobs, key=lambda job: order[job.id]))),
-        settings=Settings.from_dict(state["settings"]),
-        rows=tuple(state["rows"]),
-        placed=state["placed"],
-        clock={name: float(state["clock"][name]) for name in CLOCK_FIELDS},
-        mix=tuple(tuple(row) for row in state["mix"]),
-        **asdict(Times(**state["times"])),
-    )
 
 
 @contextmanager
@@ -104,33 +82,51 @@ def as_written() -> Iterator[None]:
         raise InputError("engine state", "", f"{type(error).__name__}: {error}", "a state as it was written") from None
 
 
-def restore(state: EngineState, live: Live, book: Book) -> None:
-    """Fill an idle cluster with what the state says."""
+def read_engine_state(state: Any) -> tuple[ClusterSnapshot, Settings, Times]:
+    """What an engine begins with; its jobs are in the order in which they came. `InputError` for another format."""
+    found = state.get("format") if isinstance(state, dict) else type(state).__name__
+    if found != STATE_FORMAT:
+        raise InputError("engine state", "format", repr(found), repr(STATE_FORMAT))
+    cluster = parse_snapshot(json.dumps(state["cluster"]), "engine state")
+    order = {job: place for place, job in enumerate(state["order"])}
+    jobs = [_with_placement(job, state) for job in sorted(cluster.jobs, key=lambda job: order[job.id])]
+    return replace(cluster, jobs=tuple(jobs)), Settings.from_dict(state["settings"]), Times(**state["times"])
+
+
+def _with_placement(job: Job, state: Mapping[str, Any]) -> Job:
+    """The job as this engine placed it, if it did."""
+    kept = state["placed"].get(job.id)
+    if kept is None:
+        return job
+    bindings = tuple(Binding(**binding) for binding in kept["bindings"])
+    return replace(job, bindings=bindings, speed=float(kept["speed"]))
+
+
+def restore(state: Mapping[str, Any], cluster: ClusterSnapshot, live: Live, book: Book) -> None:
+    """Fill the idle engine of a cluster that was read with the jobs that the state has."""
+    for job in cluster.jobs:
+        book.add(job)
+    rows = state["rows"]
+    blank = Part(gpus=1, gpus_per_pod=1, priority=0, queue=0, estimate=0.0)
+    for entry in rows:
+        _set(live, live.add(entry["job"], [blank])[0], entry["row"])
     sim = live.sim
-    for job in state.cluster.jobs:
-        kept = state.placed.get(job.id, {"speed": 1.0, "bindings": ()})
-        book.add(Held(job, tuple(Binding(**binding) for binding in kept["bindings"]), float(kept["speed"])))
-    blank = Row(gpus=1, pod_gpus=1, priority=0, queue=0, estimate=0.0)
-    for entry in state.rows:
-        row = live.add(entry["job"], [blank])[0]
-        sim = live.sim
-        _set(sim.jobs, row, entry["row"])
-    running = [(row, entry) for row, entry in enumerate(state.rows) if entry["gpus"] is not None]
-    first = np.cumsum([0, *(len(entry["gpus"]) for _, entry in running)]).astype(np.int32)
-    slots = np.array([slot for _, entry in running for slot in entry["gpus"]], np.int32)
-    seat_again(sim, np.array([row for row, _ in running], np.int32), first, slots)
-    for row, entry in enumerate(state.rows):
+    running = [(row, entry["gpus"]) for row, entry in enumerate(rows) if entry["gpus"] is not None]
+    first = np.cumsum([0, *(len(gpus) for _, gpus in running)]).astype(np.int32)
+    slots = np.array([slot for _, gpus in running for slot in gpus], np.int32)
+    assign_gpus(sim, np.array([row for row, _ in running], np.int32), first, slots)
+    for row, entry in enumerate(rows):
         if entry["gpus"] is None:
-            join(sim, row)
-        _set(sim.jobs, row, entry["row"])
-    for name, value in state.clock.items():
-        sim.clock[name] = value
-    sim.mix[:] = state.mix
+            enqueue(sim, row)
+        _set(live, row, entry["row"])
+    for name in CLOCK_FIELDS:
+        sim.clock[name] = float(state["clock"][name])
+    sim.mix[:] = state["mix"]
 
 
-def _set(jobs: Any, row: int, fields: Mapping[str, Any]) -> None:
-    for name in ROW_FIELDS:
-        jobs[name][row] = float(fields[name])
+def _set(live: Live, row: int, fields: Mapping[str, Any]) -> None:
+    for key in ROW_KEYS:
+        live.sim.jobs[RENAMED.get(key, key)][row] = float(fields[key])
 
 
 def _number(value: float) -> float | str:

@@ -12,15 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from nvlenv.cluster.types import ClusterSpec, Workload
+from nvlenv.cluster.types import Workload
 from nvlenv.common.errors import InputError
-from nvlenv.engine.core.build import queues_of, row_of, seat_of
-from nvlenv.engine.core.live import Seat, seat_all, workload_of
-from nvlenv.engine.core.parts import parts_of
+from nvlenv.engine.core.live import Running, queues_of
+from nvlenv.engine.core.parts import parts_of, workload_of
 from nvlenv.engine.model.answers import Answer
-from nvlenv.engine.model.jobs import JobRequest, check_job
+from nvlenv.engine.model.jobs import Job, check_job
 from nvlenv.engine.model.settings import Settings
-from nvlenv.engine.model.snapshot import ClusterSnapshot, NodeState
+from nvlenv.engine.model.snapshot import ClusterSnapshot
 from nvlenv.policies.play import play
 from nvlenv.policies.resolver import policy_name, resolve_policy
 from nvlenv.simulator.decision import Policy
@@ -28,7 +27,7 @@ from nvlenv.simulator.forecast import OVERDUE_FACTOR, SHORTEST_ESTIMATE
 from nvlenv.simulator.load import load
 from nvlenv.simulator.state import Dims, Sim, allocate
 from nvlenv.workload.draw import class_weights, draw_workload
-from nvlenv.workload.fit import Room
+from nvlenv.workload.fit import Capacity
 from nvlenv.workload.generate import build_mix
 from nvlenv.workload.mix import DEFAULT_CLASSES, JobClass, SyntheticWorkload, TraceWorkload
 
@@ -46,6 +45,7 @@ class Forecast(Answer):
 
     @property
     def started(self) -> int:
+        """Draws in which the hero started."""
         return sum(start is not None for start in self.hero_start)
 
     @property
@@ -54,26 +54,9 @@ class Forecast(Answer):
         return float(np.median([np.inf if start is None else start for start in self.hero_start]))
 
 
-@dataclass(frozen=True)
-class Stage:
-    """What all policies and draws have in common."""
-
-    cluster: ClusterSnapshot
-    spec: ClusterSpec
-    work: Workload  # what runs, then the hero
-    seats: tuple[Seat, ...]
-    weights: tuple[float, ...]  # of running and hero
-    settings: Settings
-    hours: float
-
-    @property
-    def hero(self) -> int:
-        return len(self.seats)
-
-
 def play_forward(
     cluster: ClusterSnapshot,
-    hero: JobRequest,
+    hero: Job,
     policies: Sequence[str | Path],
     arrivals: SyntheticWorkload | TraceWorkload,
     at: float,
@@ -93,17 +76,17 @@ def play_forward(
 
     Raises `InputError` for a hero or arrivals that the cluster could never run.
     """
-    stage = _stage(cluster, hero, at, hours, settings or Settings())
-    usual = tuple(class_weights(arrivals, stage.spec).values())
+    future = _Future(cluster, hero, at, hours, settings or Settings())
+    usual = tuple(class_weights(arrivals, future.spec).values())
     players = [resolve_policy(policy) for policy in policies]
     seeds = np.random.SeedSequence(seed).spawn(draws)
-    works = [draw_workload(_timed(arrivals, hours), stage.spec, one) for one in seeds]
-    return tuple(_forecast(stage, player, works, usual) for player in players)
+    works = [draw_workload(_timed(arrivals, hours), future.spec, one) for one in seeds]
+    return tuple(future.forecast(player, works, usual) for player in players)
 
 
 def usual_arrivals(cluster: ClusterSnapshot, load: float) -> SyntheticWorkload:
     """The generator's usual classes, without the sizes that this cluster could never hold."""
-    room = Room(cluster.cluster_spec())
+    room = Capacity(cluster.cluster_spec())
     classes = []
     for job_class in DEFAULT_CLASSES:
         sizes = {size: share for size, share in job_class.sizes.items() if _could_run(job_class, size, room)}
@@ -114,7 +97,7 @@ def usual_arrivals(cluster: ClusterSnapshot, load: float) -> SyntheticWorkload:
     return SyntheticWorkload(classes=tuple(classes), load=load)
 
 
-def _could_run(job_class: JobClass, size: int, room: Room) -> bool:
+def _could_run(job_class: JobClass, size: int, room: Capacity) -> bool:
     try:
         build_mix((job_class.model_copy(update={"sizes": {size: 1.0}}),), room)
     except InputError:
@@ -122,33 +105,58 @@ def _could_run(job_class: JobClass, size: int, room: Room) -> bool:
     return True
 
 
-def _stage(cluster: ClusterSnapshot, hero: JobRequest, at: float, hours: float, settings: Settings) -> Stage:
-    check_job("hero", hero)
-    spec = cluster.cluster_spec(settings.nvlink, settings.network)
-    names = [queue.name for queue in queues_of(cluster)]
-    outside = len(names) - 1
-    parts, _ = parts_of(hero.on(cluster.levels, cluster.nvlink_level), spec, outside, settings)
-    if len(parts) != 1:
-        raise InputError(f"job {hero.name}", "pod sets", f"{len(parts)} of unlike sizes", "one, for the simulator")
-    number = {node.name: index for index, node in enumerate(cluster.nodes)}
-    jobs = [job for job in cluster.jobs if job.gpus and not job.verification]
-    seats = [seat_of(job, number, at, settings) for job in jobs]
-    left = [_hours_left(seat) for seat in seats]
-    rows = [
-        row_of(job, names, settings, spec.gpus_per_node)._replace(estimate=h) for job, h in zip(jobs, left, strict=True)
-    ]
-    work = workload_of([*rows, parts[0].row], [0] * len(rows) + [1], (RUNNING, HERO), names)
-    running = tuple(Seat(seat.nodes, seat.gpus, 0.0, h) for seat, h in zip(seats, left, strict=True))
-    weights = (1.0, settings.weights.get(hero.priority, 1.0))
-    return Stage(cluster, spec, work, running, weights, settings, hours)
+class _Future:
+    """What all policies and draws have in common: the cluster with its work, and the hero that waits."""
+
+    def __init__(self, cluster: ClusterSnapshot, hero: Job, at: float, hours: float, settings: Settings) -> None:
+        check_job("hero", hero)
+        self.spec = cluster.cluster_spec(settings.nvlink, settings.network)
+        names = [queue.name for queue in queues_of(cluster)]
+        full = hero.on(cluster.levels, cluster.nvlink_level)
+        parts, _ = parts_of(full, self.spec, len(names) - 1, settings)
+        if len(parts) != 1:
+            raise InputError(f"job {hero.name}", "pod sets", f"{len(parts)} of unlike sizes", "one, for the simulator")
+        self._cluster, self._settings, self._hours = cluster, settings, hours
+        jobs, running, runs = Running.of(cluster, settings, at)
+        left = [_hours_left(start, end) for start, end in runs]
+        running = [replace(part, estimate=hours_left) for part, hours_left in zip(running, left, strict=True)]
+        self._running = Running(jobs, running, [(0.0, end) for end in left])
+        self._hero = len(jobs)  # its number in the simulator
+        self._work = workload_of([*running, *parts], [0] * self._hero + [1], (RUNNING, HERO), names)
+        self._weights = (1.0, settings.weights.get(hero.priority, 1.0))
+
+    def forecast(self, policy: Policy, works: Sequence[Workload], usual: tuple[float, ...]) -> Forecast:
+        """One policy over all works that may arrive; `usual` are the weights of their classes."""
+        starts, waits, evictions = [], [], []
+        for work in works:
+            sim = self._prepared(work, usual)
+            play(policy, sim)
+            start = float(sim.jobs["first_start"][self._hero])
+            starts.append(start if np.isfinite(start) else None)
+            others = sim.jobs[self._hero + 1 :]
+            waits.append(np.minimum(others["first_start"], self._hours) - np.minimum(others["submit"], self._hours))
+            evictions.append(int(sim.clock["evictions"][0]))
+        every = np.concatenate(waits)
+        wait = float(every.mean()) if len(every) else 0.0
+        return Forecast(policy_name(policy), tuple(starts), wait, float(np.mean(evictions)))
+
+    def _prepared(self, arriving: Workload, usual: tuple[float, ...]) -> Sim:
+        """A simulator in which the cluster's work runs, the hero waits and the arriving jobs are on their way."""
+        work, queues = _joined(self._work, arriving), queues_of(self._cluster)
+        sim = Sim(*(a[0] for a in allocate(1, Dims.of(self.spec, len(work), len(queues), len(work.class_names)))))
+        rules = replace(self._settings.rules(), horizon=self._hours)
+        load(sim, self.spec, work, rules, (*self._weights, *usual), queues)
+        self._running.begin(sim, self._cluster)
+        sim.clock["next_job"] = self._hero
+        return sim
 
 
-def _hours_left(seat: Seat) -> float:
-    """Until the end by the estimate; a job that outlived it is taken to need half as long again, as in the outlook."""
-    run = seat.predicted - seat.start
-    while seat.start + run <= 0:
+def _hours_left(start: float, end: float) -> float:
+    """Until the end by the estimate; a job that outlived it is taken to need half as long again, as in the forecast."""
+    run = end - start
+    while start + run <= 0:
         run = max(SHORTEST_ESTIMATE, OVERDUE_FACTOR * run)
-    return seat.start + run
+    return start + run
 
 
 def _timed(arrivals: SyntheticWorkload | TraceWorkload, hours: float) -> SyntheticWorkload | TraceWorkload:
@@ -156,37 +164,6 @@ def _timed(arrivals: SyntheticWorkload | TraceWorkload, hours: float) -> Synthet
     if arrivals.jobs is not None or arrivals.hours is not None:
         return arrivals
     return arrivals.model_copy(update={"hours": hours})
-
-
-def _forecast(stage: Stage, policy: Policy, works: Sequence[Workload], usual: tuple[float, ...]) -> Forecast:
-    starts, waits, evictions = [], [], []
-    for work in works:
-        sim = _prepare(stage, work, usual)
-        play(policy, sim)
-        start = float(sim.jobs["first_start"][stage.hero])
-        starts.append(start if np.isfinite(start) else None)
-        others = sim.jobs[stage.hero + 1 :]
-        waits.append(np.minimum(others["first_start"], stage.hours) - np.minimum(others["submit"], stage.hours))
-        evictions.append(int(sim.clock["evictions"][0]))
-    every = np.concatenate(waits)
-    wait = float(every.mean()) if len(every) else 0.0
-    return Forecast(policy_name(policy), tuple(starts), wait, float(np.mean(evictions)))
-
-
-def _prepare(stage: Stage, arriving: Workload, usual: tuple[float, ...]) -> Sim:
-    """A simulator in which the cluster's work runs, the hero waits and the arriving jobs are on their way."""
-    work = _joined(stage.work, arriving)
-    queues = queues_of(stage.cluster)
-    dims = Dims.of(stage.spec, len(work), len(queues), len(work.class_names))
-    sim = Sim(*(array[0] for array in allocate(1, dims)))
-    rules = replace(stage.settings.rules(), horizon=stage.hours)
-    load(sim, stage.spec, work, rules, (*stage.weights, *usual), queues)
-    for index, node in enumerate(stage.cluster.nodes):
-        if node.state == NodeState.FAILED:  # nothing tells when it is repaired
-            sim.nodes["cordoned"][index], sim.nodes["failed"][index] = 0, 1
-    seat_all(sim, range(stage.hero), stage.seats)
-    sim.clock["next_job"] = stage.hero
-    return sim
 
 
 def _joined(first: Workload, arriving: Workload) -> Workload:

@@ -1,21 +1,19 @@
-"""What a user can say about a cluster beside its files."""
+"""JSON and YAML as values that know where they stand, so that every error names its file and its field.
+
+Foreign formats are walked with `Field`, tolerant of whatever else is in them; the project's own are models (native.py).
+"""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from nvlenv.common.errors import InputError
-
-# --------------------------------------------------------------------------------------------------------------------
-# JSON and YAML texts as values that know where they stand, so that every error can name its field.
-# --------------------------------------------------------------------------------------------------------------------
-
 
 SHOWN = 80  # characters of a wrong value that an error quotes
 
@@ -34,6 +32,7 @@ class Field:
 
     @property
     def present(self) -> bool:
+        """Whether there is a value other than null."""
         return self.value is not None
 
     @property
@@ -54,7 +53,8 @@ class Field:
         return Field(self.where, self.value, name)
 
     def error(self, expected: str, found: str | None = None) -> InputError:
-        return InputError(self.where, self.path, shown(self.value) if found is None else found, expected)
+        """The error to raise for this value; `found` replaces the quoted value."""
+        return InputError(self.where, self.path, quoted(self.value) if found is None else found, expected)
 
     def __getitem__(self, key: str) -> Field:
         if self.value is None:
@@ -62,6 +62,15 @@ class Field:
         if not isinstance(self.value, dict):
             raise self.error("a mapping")
         return Field(self.where, self.value.get(key), key, self)
+
+    def at(self, steps: Iterable[str | int]) -> Field:
+        """The value that these keys and indices lead to, absent where they lead nowhere."""
+        field = self
+        for step in steps:
+            value = field.value
+            inside = step < len(value) if isinstance(value, list) and isinstance(step, int) else step in (value or ())
+            field = Field(self.where, value[step] if inside else None, step, field)
+        return field
 
     def __iter__(self) -> Iterator[Field]:
         """The entries of a list; none if it is absent."""
@@ -80,7 +89,7 @@ class Field:
             raise self.error("a mapping")
         for key, value in self.value.items():
             if not isinstance(key, str) or not key.isprintable():
-                raise self.error("printable text as key", found=f"key {shown(key)}")
+                raise self.error("printable text as key", found=f"key {quoted(key)}")
             yield key, Field(self.where, value, key, self)
 
     def text(self, default: str | None = None, empty: bool = False) -> str:
@@ -110,6 +119,7 @@ class Field:
         return float(self.value)
 
     def flag(self, default: bool) -> bool:
+        """True or false."""
         if self.value is None:
             return default
         if not isinstance(self.value, bool):
@@ -120,22 +130,16 @@ class Field:
         """A mapping of texts, such as labels; a value may be empty."""
         return {key: entry.text(empty=True) for key, entry in self.entries()}
 
-    def known_keys(self, keys: frozenset[str]) -> None:
-        """Raise for a key that is none of these: a misspelt one must not be ignored."""
-        for key, entry in self.entries():
-            if key not in keys:
-                raise entry.error(f"one of the keys {sorted(keys)}", found=f"unknown key {key!r}")
 
-
-def shown(value: object) -> str:
+def quoted(value: object) -> str:
     """A value as an error quotes it: on one line, and short."""
     if value is None:
         return "nothing"
     if isinstance(value, dict | list):
         kind = "mapping" if isinstance(value, dict) else "list"
         return f"a {kind} of {len(value)}" if value else f"an empty {kind}"
-    quoted = repr(value[: SHOWN + 1] if isinstance(value, str) else value)
-    return quoted if len(quoted) <= SHOWN else f"{quoted[:SHOWN]}..."
+    text = repr(value[: SHOWN + 1] if isinstance(value, str) else value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def read_text(where: str, data: bytes) -> str:

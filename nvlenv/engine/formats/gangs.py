@@ -1,27 +1,39 @@
-"""Kubernetes pods grouped into the jobs that they belong to."""
+"""Gangs: which Kubernetes pods belong together, and the job that they make.
+
+Pods belong together by the labels that Kueue, JobSet, Kubeflow, batch Jobs and others set on them; a pod without any
+belongs to its controller, or stands alone. `gangs_of` groups the pods that run, `promised` adds the ones that Kueue has
+assigned but that do not exist yet. Pods that still wait come one by one: `read_member` tells the gang of one, and
+`gang_job` makes a job of those that are there. How many there will be no label of a batch Job says, so the pod template
+carries an annotation: `nvlenv/gang-size`, or `kueue.x-k8s.io/pod-group-total-count` where Kueue's pod groups are used.
+"""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from nvlenv.engine.formats.document import Field
 from nvlenv.engine.formats.kueue import (
     CLUSTER_QUEUE_LABEL,
+    GROUP_NAME,
+    GROUP_SIZE,
     LOCAL_QUEUE_LABEL,
     POD_SET_LABEL,
     QUEUE_LABEL,
     WORKLOAD_ANNOTATION,
     AdmittedWorkload,
     Promise,
+    controller_of,
 )
 from nvlenv.engine.formats.values import pod_demand, read_time
-from nvlenv.engine.model.snapshot import Job, Pod
+from nvlenv.engine.model.jobs import Job, Pod
 
 # Labels that name a gang, the outermost first: the pods of a JobSet carry the name of their Job too.
 GANG_LABELS = {
-    "kueue.x-k8s.io/pod-group-name": "podgroup",
+    GROUP_NAME: "podgroup",
     "jobset.sigs.k8s.io/jobset-name": "jobset",
     "leaderworkerset.sigs.k8s.io/group-key": "leaderworkerset",
     "training.kubeflow.org/job-name": "trainingjob",
@@ -35,6 +47,17 @@ SERVING = frozenset({"replicaset", "statefulset", "deployment"})  # their pods c
 KEEP = "cluster-autoscaler.kubernetes.io/safe-to-evict"  # "false": nobody may move this pod
 REQUIRED = "kueue.x-k8s.io/podset-required-topology"
 ENDED = ("Succeeded", "Failed")
+
+GANG_SIZE = "nvlenv/gang-size"  # annotation of a pod
+MAX_SIZE = 2**20  # pods
+# Where a pod's place in its gang is written, the outermost first: a JobSet's pod has the index of its Job, and its own.
+RANKS = (
+    "jobset.sigs.k8s.io/job-global-index",
+    "kueue.x-k8s.io/pod-group-pod-index",
+    "leaderworkerset.sigs.k8s.io/worker-index",
+    "apps.kubernetes.io/pod-index",
+    "batch.kubernetes.io/job-completion-index",
+)
 
 Objects = Mapping[str, Sequence[Field]]  # by kind
 Key = tuple[str, str, str]  # namespace, kind, name
@@ -77,6 +100,17 @@ class Gang:
             start=self.start,
             estimate=self.estimate,
         )
+
+
+@dataclass(frozen=True)
+class Member:
+    """What one pod says of its gang."""
+
+    gang: str  # namespace/kind/name, as the gang is called in a `ClusterSnapshot`
+    size: int  # pods of the gang
+    rank: tuple[int, ...]  # sorts the pods of a gang; empty: it has none
+    name: str
+    uid: str
 
 
 def gangs_of(objects: Objects, gpu_resource: str) -> list[Gang]:
@@ -178,14 +212,15 @@ def _limit(gang: Gang, seconds: Field) -> None:
 
 def _gang_key(pod: Field, owner_kind: str, owner_name: str) -> Key:
     """The gang that a label names, else the pod's controller, else the pod itself."""
-    meta = pod["metadata"]
-    labels = meta["labels"].texts()
-    for label, kind in GANG_LABELS.items():
-        if labels.get(label):
-            return meta["namespace"].text("default"), kind, labels[label]
-    if owner_kind in ("", "pod", "node"):  # the node "controls" static pods
-        return _key(pod, "pod")
-    return meta["namespace"].text("default"), owner_kind, owner_name
+    namespace, _, own = _key(pod, "pod")
+    alone = owner_kind in ("", "pod", "node")  # the node "controls" static pods
+    by_owner = ("pod", own) if alone else (owner_kind, owner_name)
+    return namespace, *(_named_gang(pod["metadata"]["labels"].texts()) or by_owner)
+
+
+def _named_gang(labels: Mapping[str, str]) -> tuple[str, str] | None:
+    """Kind and name of the gang by the outermost label that names one."""
+    return next(((kind, labels[label]) for label, kind in GANG_LABELS.items() if labels.get(label)), None)
 
 
 def _key(item: Field, kind: str) -> Key:
@@ -194,8 +229,52 @@ def _key(item: Field, kind: str) -> Key:
 
 def _controller(pod: Field) -> tuple[str, str, str]:
     """Kind, name and uid of what controls a pod; the pod itself if nothing does."""
-    for owner in pod["metadata"]["ownerReferences"]:
-        if owner["controller"].flag(False):
-            kind, uid = owner["kind"].text().lower(), owner["uid"].text("")
-            return kind, owner["name"].text(), uid
-    return "pod", pod["metadata"]["name"].text(), pod["metadata"]["uid"].text("")
+    meta = pod["metadata"]
+    kind, name, uid = controller_of(meta)
+    return (kind.lower(), name, uid) if kind else ("pod", meta["name"].text(), meta["uid"].text(""))
+
+
+def read_member(pod: Field) -> Member:
+    """The pod's part in its gang. `InputError` without a name, or for a gang that does not say how large it is."""
+    meta = pod["metadata"]
+    labels, annotations = meta["labels"].texts(), meta["annotations"]
+    name, namespace = meta["name"].text(), meta["namespace"].text("default")
+    named = _named_gang(labels)
+    kind, group = named or ("pod", name)
+    sizes = [size for size in (annotations[GANG_SIZE], annotations[GROUP_SIZE]) if size.present]
+    if named and not sizes:
+        raise annotations[GANG_SIZE].error(f"the number of pods of {kind} {group}")
+    ranks = (labels.get(key) or annotations[key].text("", empty=True) for key in RANKS)
+    return Member(
+        gang=f"{namespace}/{kind}/{group}",
+        size=_gang_size(sizes[0]) if named else 1,
+        rank=tuple(int(rank) for rank in ranks if rank.isascii() and rank.isdigit() and len(rank) < 10),
+        name=name,
+        uid=meta["uid"].text(""),
+    )
+
+
+def gang_job(pods: Sequence[dict[str, Any]], member: Member) -> str:
+    """The gang as a text for `parse_job`: its pods as a pod group of Kueue's, the one kind that says its size.
+
+    If they are fewer than the gang has, they must be equal, and those to come are taken to be equal too.
+    """
+    label, size = {GROUP_NAME: member.gang.partition("/")[2]}, {GROUP_SIZE: str(member.size)}
+    items = []
+    for pod in pods:
+        meta = pod["metadata"]
+        grouped = {
+            "name": meta["name"],
+            "namespace": meta.get("namespace") or "default",
+            "labels": (meta.get("labels") or {}) | label,
+            "annotations": (meta.get("annotations") or {}) | size,
+        }
+        items.append({"apiVersion": "v1", "kind": "Pod", "metadata": grouped, "spec": pod.get("spec")})
+    return json.dumps({"kind": "List", "apiVersion": "v1", "items": items})
+
+
+def _gang_size(field: Field) -> int:
+    text = field.text()
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= MAX_SIZE):
+        raise field.error(f"a whole number from 1 to {MAX_SIZE}, as text")
+    return int(text)

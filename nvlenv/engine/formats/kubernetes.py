@@ -1,4 +1,9 @@
-"""A cluster from what `kubectl get nodes,pods -A -o json` prints, with Kueue's objects if they are there."""
+"""A cluster from what `kubectl get nodes,pods -A -o json` prints, with Kueue's objects if they are there.
+
+Objects are sorted by kind, the GPU nodes picked, the levels of their topology chosen from options, Kueue's Topology or
+well-known labels, and each node placed by its labels; gangs.py makes jobs of the pods. A new field of a node is one
+more line of `_node`.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +15,9 @@ from nvlenv.engine.formats import kueue
 from nvlenv.engine.formats.document import Field
 from nvlenv.engine.formats.gangs import gangs_of, promised
 from nvlenv.engine.formats.values import read_quantity, read_whole
-from nvlenv.engine.model.snapshot import UNLIMITED, ClusterSnapshot, Job, Node, NodeState, Options, make_snapshot
+from nvlenv.engine.model.jobs import UNLIMITED, Job
+from nvlenv.engine.model.snapshot import ClusterSnapshot, Node, NodeState, Options, make_snapshot
 from nvlenv.policies.kueue.types import HOSTNAME, Taint
-
-# --------------------------------------------------------------------------------------------------------------------
-# Kubernetes objects, out of lists and multi-document files, sorted by kind.
-# --------------------------------------------------------------------------------------------------------------------
-
 
 KUEUE_VERSIONS = ("v1alpha1", "v1beta1", "v1beta2")
 # API group of each kind that some reader knows; other groups use the same names for other things.
@@ -35,9 +36,34 @@ GROUPS = {
     "LocalQueue": "kueue.x-k8s.io",
     "Workload": "kueue.x-k8s.io",
 }
+# Labels seen in the field, coarse to fine. A value of nvidia.com/gpu.clique names an NVLink domain as a whole.
+KNOWN = (
+    "cloud.provider.com/topology-block",
+    "topology.k8s.aws/network-node-layer-1",
+    "topology.k8s.aws/network-node-layer-2",
+    "topology.k8s.aws/network-node-layer-3",
+    "cloud.google.com/gce-topology-block",
+    "cloud.google.com/gce-topology-subblock",
+    "cloud.provider.com/topology-rack",
+    "ds.coreweave.com/nvlink.domain",
+    "nvidia.com/gpu.clique",
+    "cloud.google.com/gce-topology-host",
+)
+# Of those, the ones that can be the NVLink domain, the surest first.
+NVLINK = (
+    "nvidia.com/gpu.clique",
+    "ds.coreweave.com/nvlink.domain",
+    "cloud.provider.com/topology-rack",
+    "cloud.google.com/gce-topology-subblock",
+    "topology.k8s.aws/network-node-layer-3",
+)
+NAMES_SHOWN = 3  # of those left out, in a note
+
+Objects = Mapping[str, Sequence[Field]]  # by kind
 
 
 def is_object(document: Field) -> bool:
+    """Whether a document is an object of Kubernetes: it says its kind."""
     return isinstance(document.value, dict) and isinstance(document.value.get("kind"), str)
 
 
@@ -66,36 +92,10 @@ def _items(document: Field) -> Iterator[tuple[str, str, Field]]:
         yield own, item["apiVersion"].text("" if kind == "List" else version), item
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Which node labels make the topology, and the path of label values of each node.
-# --------------------------------------------------------------------------------------------------------------------
-
-
-# Labels seen in the field, coarse to fine. A value of nvidia.com/gpu.clique names an NVLink domain as a whole.
-KNOWN = (
-    "cloud.provider.com/topology-block",
-    "topology.k8s.aws/network-node-layer-1",
-    "topology.k8s.aws/network-node-layer-2",
-    "topology.k8s.aws/network-node-layer-3",
-    "cloud.google.com/gce-topology-block",
-    "cloud.google.com/gce-topology-subblock",
-    "cloud.provider.com/topology-rack",
-    "ds.coreweave.com/nvlink.domain",
-    "nvidia.com/gpu.clique",
-    "cloud.google.com/gce-topology-host",
-)
-# Of those, the ones that can be the NVLink domain, the surest first.
-NVLINK = (
-    "nvidia.com/gpu.clique",
-    "ds.coreweave.com/nvlink.domain",
-    "cloud.provider.com/topology-rack",
-    "cloud.google.com/gce-topology-subblock",
-    "topology.k8s.aws/network-node-layer-3",
-)
-
-
 @dataclass(frozen=True)
 class Levels:
+    """Which node labels make the topology."""
+
     labels: tuple[str, ...]  # coarse to fine, the host name last
     nvlink: str  # the one of the NVLink domain
     named: bool  # False: nobody asked for the host name as a level, so a node without that label counts by its name
@@ -160,16 +160,6 @@ def _levels(where: str, given: Sequence[str], options: Options, origin: str) -> 
     return Levels(labels, nvlink, named, origin)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# A cluster from what `kubectl get nodes,pods -A -o json` prints, with Kueue's objects if they are there.
-# --------------------------------------------------------------------------------------------------------------------
-
-
-NAMES_SHOWN = 3  # of those left out, in a note
-
-Objects = Mapping[str, Sequence[Field]]  # by kind
-
-
 @dataclass(frozen=True)
 class _Machine:
     """A GPU node before its place in the topology is known."""
@@ -179,7 +169,7 @@ class _Machine:
     labels: Mapping[str, str]
 
 
-def read_cluster(where: str, objects: Objects, options: Options) -> ClusterSnapshot:
+def read_kubernetes(where: str, objects: Objects, options: Options) -> ClusterSnapshot:
     """The cluster that these objects describe.
 
     Nodes without GPUs are left out, as are nodes that no ResourceFlavor of the chosen Topology selects. Pods that have
@@ -283,11 +273,7 @@ def _node(machine: _Machine, path: tuple[str, ...], options: Options) -> Node:
         pods=read_whole(allocatable["pods"]) if allocatable["pods"].present else UNLIMITED,
         state=state,
         taints=tuple(
-            Taint(
-                taint["key"].text(),
-                taint["value"].text("", empty=True),
-                taint["effect"].text(),
-            )
+            Taint(taint["key"].text(), taint["value"].text("", empty=True), taint["effect"].text())
             for taint in field["spec"]["taints"]
         ),
         labels=dict(machine.labels),

@@ -1,4 +1,8 @@
-"""Kueue's objects: queues with their quota, flavors, and what admitted workloads were promised."""
+"""Kueue's objects: topology assignments in both of their forms, queues with quota, flavors, admitted workloads.
+
+Kueue writes an assignment in two forms. v1beta1 lists the domains one by one. v1beta2 lists *slices* of consecutive
+domains, each level by level: one value for all of them, or their common prefix and suffix and what is left of each.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +14,17 @@ from itertools import groupby, takewhile
 from typing import Any
 
 from nvlenv.cluster.types import QueueSpec
-from nvlenv.common.errors import InputError
 from nvlenv.engine.formats.document import Field
-from nvlenv.engine.formats.hostlist import compress
-from nvlenv.engine.formats.values import Demand, pod_demand, read_time, read_whole
+from nvlenv.engine.formats.values import PodDemand, pod_demand, read_time, read_whole
 from nvlenv.policies.kueue.types import HOSTNAME, Assignment, Path
 
-# --------------------------------------------------------------------------------------------------------------------
-# A placement in the words of those who carry it out: Kueue, Kubernetes, Slurm.
-#
-# Kueue writes an assignment in two forms. v1beta1 lists the domains one by one. v1beta2 lists *slices* of consecutive
-# domains, each level by level: one value for all of them, or their common prefix and suffix and what is left of each.
-# --------------------------------------------------------------------------------------------------------------------
-
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+LOCAL_QUEUE_LABEL = "kueue.x-k8s.io/local-queue-name"
+CLUSTER_QUEUE_LABEL = "kueue.x-k8s.io/cluster-queue-name"
+POD_SET_LABEL = "kueue.x-k8s.io/podset"
+GROUP_NAME = "kueue.x-k8s.io/pod-group-name"
+GROUP_SIZE = "kueue.x-k8s.io/pod-group-total-count"
+WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
 
 MAX_LEVELS = 16
 MAX_SLICES = 1000
@@ -44,16 +46,10 @@ def make_assignment(levels: Sequence[str], pods: Iterable[Path]) -> Assignment:
     return Assignment(tuple(levels), tuple(counts))
 
 
-# Kueue, v1beta1
-
-
 def to_v1beta1(assignment: Assignment) -> dict[str, Any]:
     """`{levels, domains: [{values, count}]}`."""
     domains = [{"values": list(values), "count": count} for values, count in assignment.domains]
     return {"levels": list(assignment.levels), "domains": domains}
-
-
-# Kueue, v1beta2
 
 
 def to_v1beta2(assignment: Assignment, by_prefix: bool = True) -> dict[str, Any]:
@@ -127,9 +123,6 @@ def _chunks(run: Domains) -> Iterator[Domains]:
 
 def _size(slices: list[dict[str, Any]]) -> int:
     return len(json.dumps(slices, separators=(",", ":")))
-
-
-# Kueue, reading either form
 
 
 def parse_assignment(data: Any, where: str = "topologyAssignment") -> Assignment:
@@ -213,55 +206,10 @@ def _universal(field: Field) -> bool:
     return field["universal"].present
 
 
-# Kubernetes
-
-
 def node_selectors(assignment: Assignment) -> list[Selector]:
     """The node selector of each pod of the assignment, by rank: each domain's for as many pods as it has."""
-    selectors = (dict(zip(assignment.levels, values, strict=True)) for values, _ in assignment.domains)
-    counts = (count for _, count in assignment.domains)
-    return [dict(selector) for selector, count in zip(selectors, counts, strict=True) for _ in range(count)]
-
-
-def selectors_of_pods(assignment: Assignment, ranks: Sequence[int | None], offset: int = 0) -> list[Selector | None]:
-    """The node selector of each pod of a list, as Kueue hands them out.
-
-    Parameters
-    ----------
-    ranks : index of each pod (its completion index); None: it has none.
-    offset : index of the pod set's first pod, 1 where a leader pod comes before it.
-
-    A pod of rank i gets slot i. If any rank is missing, doubled or out of range, the whole list takes the slots in its
-    own order; pods for which none is left get None.
-    """
-    slots = node_selectors(assignment)
-    numbers = [rank - offset for rank in ranks if rank is not None]
-    if len(set(numbers)) == len(ranks) and all(0 <= number < len(slots) for number in numbers):
-        return [slots[number] for number in numbers]
-    return [slots[place] if place < len(slots) else None for place in range(len(ranks))]
-
-
-# Slurm
-
-
-def slurm_node_list(nodes: Iterable[str]) -> str:
-    """Node names for `--nodelist`, e.g. `rack01-node[001-016]`; `InputError` without any."""
-    names = list(nodes)
-    if not names:
-        raise InputError("placement", "nodes", "none", "at least one node")
-    return compress(names)
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Kueue's objects: queues with their quota, flavors, and what admitted workloads were promised.
-# --------------------------------------------------------------------------------------------------------------------
-
-
-QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-LOCAL_QUEUE_LABEL = "kueue.x-k8s.io/local-queue-name"
-CLUSTER_QUEUE_LABEL = "kueue.x-k8s.io/cluster-queue-name"
-POD_SET_LABEL = "kueue.x-k8s.io/podset"
-WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
+    named = ((dict(zip(assignment.levels, values, strict=True)), count) for values, count in assignment.domains)
+    return [dict(selector) for selector, count in named for _ in range(count)]
 
 
 @dataclass(frozen=True)
@@ -269,7 +217,7 @@ class Promise:
     """One pod set of an admitted workload: what each pod takes, and how many go to each host."""
 
     name: str
-    demand: Demand
+    demand: PodDemand
     hosts: Mapping[str, int]  # hostname label -> pods; empty: no assignment, or one that names no hosts
 
 
@@ -318,13 +266,9 @@ def _gpu_quotas(spec: Field, gpu_resource: str, flavors: frozenset[str] | None) 
 
 
 def read_local_queues(queues: Iterable[Field]) -> dict[str, str]:
-    """ "namespace/name" of each LocalQueue and its ClusterQueue."""
-    return {
-        f"{queue['metadata']['namespace'].text('default')}/{queue['metadata']['name'].text()}": queue["spec"][
-            "clusterQueue"
-        ].text()
-        for queue in queues
-    }
+    """The ClusterQueue of each LocalQueue, which goes by "namespace/name"."""
+    named = ((queue["metadata"], queue["spec"]["clusterQueue"]) for queue in queues)
+    return {f"{meta['namespace'].text('default')}/{meta['name'].text()}": to.text() for meta, to in named}
 
 
 def topology_flavors(flavors: Sequence[Field], topology: Field) -> dict[str, dict[str, str]]:
@@ -363,7 +307,7 @@ def _read_workload(workload: Field, gpu_resource: str) -> AdmittedWorkload:
         name=meta["name"].text(),
         namespace=meta["namespace"].text("default"),
         uid=meta["uid"].text(""),
-        owner=_owner(meta),
+        owner=controller_of(meta),
         queue=admission["clusterQueue"].text(),
         priority=spec["priority"].integer(0),
         start=None if admitted is None else read_time(admitted["lastTransitionTime"]),
@@ -378,13 +322,14 @@ def _hosts(assignment: Field) -> dict[str, int]:
     found = read_assignment(assignment)
     if found.levels[-1] != HOSTNAME:
         return {}
-    hosts: dict[str, int] = {}
+    hosts = Counter[str]()
     for values, count in found.domains:
-        hosts[values[-1]] = hosts.get(values[-1], 0) + count
+        hosts[values[-1]] += count
     return hosts
 
 
-def _owner(meta: Field) -> tuple[str, str, str]:
+def controller_of(meta: Field) -> tuple[str, str, str]:
+    """Kind, name and uid of the controller among the owners of an object; empty if it has none."""
     for owner in meta["ownerReferences"]:
         if owner["controller"].flag(False):
             return owner["kind"].text(), owner["name"].text(), owner["uid"].text("")

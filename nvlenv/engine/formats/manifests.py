@@ -1,4 +1,9 @@
-"""Jobs from Kubernetes manifests, and the choice between these, Slurm's options and the project's own JSON."""
+"""Jobs from Kubernetes manifests: Job, JobSet, Deployment, StatefulSet, Kueue's Workload, pods.
+
+`READERS` finds the pod templates of each kind, `_template` reads one of them into a pod set, `_job` reads what is said
+of the job as a whole: a new field of a pod template is one more line of `_template`, one of a job a line of `_job`.
+Kueue's topology request stands in the annotations of a pod template, or in `topologyRequest` of a workload's pod set.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +13,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nvlenv.cluster.types import Mode
-from nvlenv.common.errors import InputError
-from nvlenv.engine.formats import sbatch
-from nvlenv.engine.formats.document import Field, read_documents, shown
-from nvlenv.engine.formats.kubernetes import is_object, objects_by_kind
-from nvlenv.engine.formats.kueue import QUEUE_LABEL
-from nvlenv.engine.formats.native import read_own
+from nvlenv.engine.formats.document import Field, quoted
+from nvlenv.engine.formats.kueue import GROUP_NAME, GROUP_SIZE, QUEUE_LABEL
 from nvlenv.engine.formats.values import pod_demand, read_tolerations
-from nvlenv.engine.model.jobs import JobRequest, PodSet
+from nvlenv.engine.model.jobs import Job, PodSet
 from nvlenv.policies.kueue.types import Layer
 
-# --------------------------------------------------------------------------------------------------------------------
-# Kueue's topology request: the annotations of a pod template, or `topologyRequest` of a workload's pod set.
-# --------------------------------------------------------------------------------------------------------------------
-
+KINDS = ("Job", "JobSet", "Deployment", "StatefulSet", "Workload", "Pod")
+MAX_SECONDS_LABEL = "kueue.x-k8s.io/max-exec-time-seconds"
+PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
+SYSTEM_PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
+Objects = Mapping[str, Sequence[Field]]  # by kind
+Templates = list[tuple[Field, PodSet]]  # a pod template, or the pod itself, and what it asks for
 
 PREFIX = "kueue.x-k8s.io/podset-"
+# The parts of a topology request: as annotation behind the prefix, and as key of a workload's `topologyRequest`.
+PARTS = {
+    "required": ("required-topology", "required"),
+    "preferred": ("preferred-topology", "preferred"),
+    "unconstrained": ("unconstrained-topology", "unconstrained"),
+    "slice_level": ("slice-required-topology", "podSetSliceRequiredTopology"),
+    "slice_size": ("slice-size", "podSetSliceSize"),
+    "layers": ("slice-required-topology-constraints", "podsetSliceRequiredTopologyConstraints"),
+    "group": ("group-name", "podSetGroupName"),
+}
 MAX_LAYERS = 3
 MAX_SIZE = 2**31 - 1
 TRUE, FALSE = ("1", "t", "T", "true", "TRUE", "True"), ("0", "f", "F", "false", "FALSE", "False")  # Go's ParseBool
@@ -34,182 +47,22 @@ _LABEL = re.compile(
 
 
 @dataclass(frozen=True)
-class Request:
+class ShapeRequest:
+    """What a pod set asks of the topology, as `PodSet` keeps it."""
+
     mode: Mode = Mode.UNCONSTRAINED
     level: str = ""
     slices: tuple[Layer, ...] = ()
     group: str = ""
 
 
-def annotated(meta: Field) -> Request:
-    """The request of a pod template's metadata, or of a pod's."""
-    notes = meta["annotations"]
-    given = {key.removeprefix(PREFIX): field for key, field in notes.entries() if key.startswith(PREFIX)}
-    absent = Field(notes.where, None)
-    unconstrained = given.get("unconstrained-topology", absent)
-    if unconstrained.present and unconstrained.value not in TRUE:
-        expected = '"true", or no such annotation' if unconstrained.value in FALSE else '"true"'
-        raise unconstrained.error(expected)
-    layers = given.get("slice-required-topology-constraints", absent)
-    return _request(
-        notes,
-        required=given.get("required-topology", absent),
-        preferred=given.get("preferred-topology", absent),
-        unconstrained=unconstrained,
-        slice_level=given.get("slice-required-topology", absent),
-        slice_size=given.get("slice-size", absent),
-        layers=_from_json(layers),
-        group=given.get("group-name", absent),
-    )
-
-
-def requested(field: Field) -> Request:
-    """The request of a workload's `topologyRequest`."""
-    unconstrained = field["unconstrained"]
-    return _request(
-        field,
-        required=field["required"],
-        preferred=field["preferred"],
-        unconstrained=unconstrained if unconstrained.flag(False) else Field(field.where, None),
-        slice_level=field["podSetSliceRequiredTopology"],
-        slice_size=field["podSetSliceSize"],
-        layers=field["podsetSliceRequiredTopologyConstraints"],
-        group=field["podSetGroupName"],
-    )
-
-
-def misplaced(meta: Field) -> None:
-    """Raise for a topology annotation on the job itself, where Kueue does not look."""
-    for key, field in meta["annotations"].entries():
-        if key.startswith(PREFIX):
-            raise field.error("it on the pod template (spec.template.metadata.annotations)", found="it on the job")
-
-
-def _request(
-    whole: Field,
-    *,
-    required: Field,
-    preferred: Field,
-    unconstrained: Field,
-    slice_level: Field,
-    slice_size: Field,
-    layers: Field,
-    group: Field,
-) -> Request:
-    """The request, by the rules of Kueue's validation."""
-    chosen = [field for field in (required, preferred, unconstrained) if field.present]
-    if len(chosen) > 1:
-        raise chosen[1].error("one of required, preferred and unconstrained", found="a second topology request")
-    mode = Mode.REQUIRED if required.present else Mode.PREFERRED if preferred.present else Mode.UNCONSTRAINED
-    level = _label(chosen[0]) if chosen and mode != Mode.UNCONSTRAINED else ""
-    if slice_level.present != slice_size.present:
-        one = slice_level if slice_level.present else slice_size
-        raise one.error("slice-required-topology and slice-size together", found="one without the other")
-    if layers.present and slice_level.present:
-        raise layers.error("either slice-required-topology and slice-size, or the constraints", found="both")
-    slices = tuple(_layers(layers))
-    if slice_level.present:
-        slices = (Layer(_label(slice_level), _size(slice_size)),)
-    if not group.present:
-        return Request(mode, level, slices)
-    if re.fullmatch(r"[0-9]+", group.text()):
-        raise group.error("a name that is not a number")
-    return Request(mode, level, slices, group.text())
-
-
-def _from_json(annotation: Field) -> Field:
-    """The list inside the constraints annotation."""
-    if not annotation.present:
-        return annotation
-    try:
-        value = json.loads(annotation.value)
-    except (ValueError, TypeError, RecursionError):
-        value = None
-    if not isinstance(value, list):
-        raise annotation.error("a JSON list of {topology, size}")
-    return Field(annotation.where, value, annotation.path)
-
-
-def _layers(layers: Field) -> Iterator[Layer]:
-    entries = list(layers)
-    if layers.present and not 1 <= len(entries) <= MAX_LAYERS:
-        raise layers.error(f"1 to {MAX_LAYERS} layers")
-    seen: set[str] = set()
-    for entry in entries:
-        level = _label(entry["topology"])
-        if level in seen:
-            raise entry["topology"].error("every level once")
-        seen.add(level)
-        yield Layer(level, _bounded(entry["size"], entry["size"].integer(at_least=1)))
-
-
-def _size(field: Field) -> int:
-    """The slice size: a text in an annotation, a number in a workload."""
-    if isinstance(field.value, str) and re.fullmatch(r"\+?[0-9]{1,12}", field.value):
-        return _bounded(field, int(field.value))
-    if isinstance(field.value, str):
-        raise field.error("a whole number >= 1")
-    return _bounded(field, field.integer(at_least=1))
-
-
-def _bounded(field: Field, size: int) -> int:
-    if not 1 <= size <= MAX_SIZE:
-        raise field.error(f"a whole number from 1 to {MAX_SIZE}", found=shown(size))
-    return size
-
-
-def _label(field: Field) -> str:
-    text = field.text()
-    if len(text) > 317 or not _LABEL.fullmatch(text):
-        raise field.error("a node label such as cloud.provider.com/topology-rack")
-    return text
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Jobs from Kubernetes manifests, and the choice between these, Slurm's options and the project's own JSON.
-# --------------------------------------------------------------------------------------------------------------------
-
-
-KINDS = ("Job", "JobSet", "Deployment", "StatefulSet", "Workload", "Pod")
-TRIED = (
-    f"a Kubernetes {', '.join(KINDS[:-1])} or {KINDS[-1]}, a batch script with #SBATCH lines or an sbatch option line, "
-    "the project's own JSON (name, pods, gpus_per_pod, ...)"
-)
-MAX_SECONDS_LABEL = "kueue.x-k8s.io/max-exec-time-seconds"
-PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
-GROUP_NAME = "kueue.x-k8s.io/pod-group-name"
-GROUP_SIZE = "kueue.x-k8s.io/pod-group-total-count"
-SYSTEM_PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
-Objects = Mapping[str, Sequence[Field]]
-Templates = list[tuple[Field, PodSet]]  # a pod template, or the pod itself, and what it asks for
-
-
-def read_jobs(where: str, text: str, gpu_resource: str) -> list[JobRequest]:
-    """The jobs of a text, unchecked; `InputError` says what was tried if it is of no known format."""
-    if sbatch.is_sbatch(text):
-        return [sbatch.read_sbatch(where, text)]
-    objects, jobs = [], []
-    for document in read_documents(where, text):
-        if is_object(document):
-            objects.append(document)
-        elif isinstance(document.value, dict) and ("pods" in document.value or "gpus" in document.value):
-            jobs.append(read_own(document))
-        else:
-            raise InputError(where, "", "an unknown format", f"one of: {TRIED}")
-    by_kind = objects_by_kind(objects)
-    jobs += _manifests(by_kind, gpu_resource)
-    if not jobs:
-        kinds = sorted({document["kind"].text() for document in objects})
-        raise InputError(where, "", f"no job in {kinds}" if kinds else "nothing", f"one of: {TRIED}")
-    return jobs
-
-
-def _manifests(objects: Objects, gpu_resource: str) -> list[JobRequest]:
+def read_manifests(objects: Objects, gpu_resource: str) -> list[Job]:
+    """The jobs among these objects, unchecked; priority classes among them give jobs their priority."""
     jobs = []
     for kind, templates_of in READERS.items():
         for item in objects.get(kind, ()):
             named = _named(item, kind)
-            misplaced(named["metadata"])
+            _misplaced(named["metadata"])
             jobs.append(_job(named, templates_of(named, gpu_resource), objects, kind in SERVICES))
     groups = _pod_groups(objects.get("Pod", ()))
     return jobs + [_job(group[0], _of_pods(group, gpu_resource), objects, serves=False) for group in groups]
@@ -249,7 +102,7 @@ def _of_workload(workload: Field, gpu_resource: str) -> Templates:
     templates = []
     for entry in workload["spec"]["podSets"]:
         count, asked = entry["count"].integer(1, at_least=0), entry["topologyRequest"]
-        request = requested(asked) if asked.present else None
+        request = _requested(asked) if asked.present else None
         if count:  # Kueue skips pod sets without pods
             templates.append(_template(entry["name"].text("main"), count, entry["template"], gpu_resource, request))
     if not templates:
@@ -300,10 +153,10 @@ def _of_pods(members: list[Field], gpu_resource: str) -> Templates:
 
 
 def _template(
-    name: str, count: int, template: Field, gpu_resource: str, request: Request | None = None
+    name: str, count: int, template: Field, gpu_resource: str, request: ShapeRequest | None = None
 ) -> tuple[Field, PodSet]:
     """A pod template and its pod set; without a given request, the annotations say what it asks for."""
-    asked, spec = request or annotated(template["metadata"]), template["spec"]
+    asked, spec = request or _annotated(template["metadata"]), template["spec"]
     demand = pod_demand(spec, gpu_resource)
     return template, PodSet(
         name=name,
@@ -320,13 +173,13 @@ def _template(
     )
 
 
-def _job(item: Field, templates: Templates, objects: Objects, serves: bool) -> JobRequest:
+def _job(item: Field, templates: Templates, objects: Objects, serves: bool) -> Job:
     meta, spec, first = item["metadata"], item["spec"], templates[0][0]
     labels = meta["labels"].texts()
     priority, notes = _priority(item, first["spec"], objects)
     limits = (spec["activeDeadlineSeconds"], spec["maximumExecutionTimeSeconds"], meta["labels"][MAX_SECONDS_LABEL])
     limit = next((limit for limit in (*limits, first["spec"]["activeDeadlineSeconds"]) if limit.present), None)
-    return JobRequest(
+    return Job(
         name=labels.get(GROUP_NAME) or meta["name"].text(),
         pod_sets=tuple(pods for _, pods in templates),
         namespace=meta["namespace"].text("default"),
@@ -368,3 +221,107 @@ def _priority(item: Field, pod: Field, objects: Objects) -> tuple[int, tuple[str
     if name and name not in SYSTEM_PRIORITIES:
         return 0, (f"priority class {name} is not in the file: priority 0",)
     return SYSTEM_PRIORITIES.get(name, 0), ()
+
+
+def _annotated(meta: Field) -> ShapeRequest:
+    """The request of a pod template's metadata, or of a pod's."""
+    notes, absent = dict(meta["annotations"].entries()), Field(meta.where, None)
+    parts = {part: notes.get(PREFIX + name, absent) for part, (name, _) in PARTS.items()}
+    chosen = parts["unconstrained"]
+    if chosen.present and chosen.value not in TRUE:
+        raise chosen.error('"true", or no such annotation' if chosen.value in FALSE else '"true"')
+    return _checked(**{**parts, "layers": _from_json(parts["layers"])})
+
+
+def _requested(field: Field) -> ShapeRequest:
+    """The request of a workload's `topologyRequest`."""
+    parts = {part: field[name] for part, (_, name) in PARTS.items()}
+    if not parts["unconstrained"].flag(False):
+        parts["unconstrained"] = Field(field.where, None)
+    return _checked(**parts)
+
+
+def _misplaced(meta: Field) -> None:
+    """Raise for a topology annotation on the job itself, where Kueue does not look."""
+    for key, field in meta["annotations"].entries():
+        if key.startswith(PREFIX):
+            raise field.error("it on the pod template (spec.template.metadata.annotations)", found="it on the job")
+
+
+def _checked(
+    *,
+    required: Field,
+    preferred: Field,
+    unconstrained: Field,
+    slice_level: Field,
+    slice_size: Field,
+    layers: Field,
+    group: Field,
+) -> ShapeRequest:
+    """The request, by the rules of Kueue's validation."""
+    chosen = [field for field in (required, preferred, unconstrained) if field.present]
+    if len(chosen) > 1:
+        raise chosen[1].error("one of required, preferred and unconstrained", found="a second topology request")
+    mode = Mode.REQUIRED if required.present else Mode.PREFERRED if preferred.present else Mode.UNCONSTRAINED
+    level = _label(chosen[0]) if chosen and mode != Mode.UNCONSTRAINED else ""
+    if slice_level.present != slice_size.present:
+        one = slice_level if slice_level.present else slice_size
+        raise one.error("slice-required-topology and slice-size together", found="one without the other")
+    if layers.present and slice_level.present:
+        raise layers.error("either slice-required-topology and slice-size, or the constraints", found="both")
+    slices = tuple(_layers(layers))
+    if slice_level.present:
+        slices = (Layer(_label(slice_level), _size(slice_size)),)
+    if not group.present:
+        return ShapeRequest(mode, level, slices)
+    if re.fullmatch(r"[0-9]+", group.text()):
+        raise group.error("a name that is not a number")
+    return ShapeRequest(mode, level, slices, group.text())
+
+
+def _from_json(annotation: Field) -> Field:
+    """The list inside the constraints annotation."""
+    if not annotation.present:
+        return annotation
+    try:
+        value = json.loads(annotation.value)
+    except (ValueError, TypeError, RecursionError):
+        value = None
+    if not isinstance(value, list):
+        raise annotation.error("a JSON list of {topology, size}")
+    return Field(annotation.where, value, annotation.path)
+
+
+def _layers(layers: Field) -> Iterator[Layer]:
+    entries = list(layers)
+    if layers.present and not 1 <= len(entries) <= MAX_LAYERS:
+        raise layers.error(f"1 to {MAX_LAYERS} layers")
+    seen: set[str] = set()
+    for entry in entries:
+        level = _label(entry["topology"])
+        if level in seen:
+            raise entry["topology"].error("every level once")
+        seen.add(level)
+        yield Layer(level, _bounded(entry["size"], entry["size"].integer(at_least=1)))
+
+
+def _size(field: Field) -> int:
+    """The slice size: a text in an annotation, a number in a workload."""
+    if isinstance(field.value, str) and re.fullmatch(r"\+?[0-9]{1,12}", field.value):
+        return _bounded(field, int(field.value))
+    if isinstance(field.value, str):
+        raise field.error("a whole number >= 1")
+    return _bounded(field, field.integer(at_least=1))
+
+
+def _bounded(field: Field, size: int) -> int:
+    if not 1 <= size <= MAX_SIZE:
+        raise field.error(f"a whole number from 1 to {MAX_SIZE}", found=quoted(size))
+    return size
+
+
+def _label(field: Field) -> str:
+    text = field.text()
+    if len(text) > 317 or not _LABEL.fullmatch(text):
+        raise field.error("a node label such as cloud.provider.com/topology-rack")
+    return text

@@ -1,71 +1,193 @@
-"""A job in the project's own JSON, the format for jobs typed by hand.
+"""The project's own JSON: a cluster or a job typed by hand, and the snapshots that `ClusterSnapshot.as_json` writes.
+
+A cluster in the short form is a list of free GPUs for each rack, or the same with the racks' names:
+
+    {"racks": [[4, 4, 0], [4, 2, 2]], "gpus_per_node": 4}          {"racks": {"rack-a": [4, 4, 0]}}
+
+What is not free there belongs to work of which nothing is known, so it is neither preemptible nor movable. The long
+form has a `format` and everything that a snapshot holds. A job:
 
     {"name": "hero", "gpus": 512, "slice_pods": 16, "priority": 4, "estimate_hours": 24, "queue": "research"}
 
 `pods`, `gpus` and `gpus_per_pod` give each other; `mode` is required, preferred or unconstrained at `level`; every
 `slice_pods` pods share a domain of `slice_level`; levels default to the NVLink domain; cpu and memory of one pod are
 quantities as in Kubernetes; `leader` adds a single pod placed together with the others.
+
+The models below are these formats: a new key is one more field of its model, and of what is built from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, model_validator
+from pydantic import Field as Is
 
 from nvlenv.cluster.types import Mode, QueueSpec
-from nvlenv.engine.formats.document import Field
-from nvlenv.engine.formats.values import read_quantity
-from nvlenv.engine.model.jobs import JobRequest, PodSet
-from nvlenv.engine.model.snapshot import FORMAT, UNLIMITED, ClusterSnapshot, Job, Node, NodeState, Pod, make_snapshot
+from nvlenv.common.config import Model, Steps, validated
+from nvlenv.common.errors import InputError
+from nvlenv.engine.formats.document import Field, quoted
+from nvlenv.engine.formats.values import QUANTITY, scaled_quantity
+from nvlenv.engine.model.jobs import UNLIMITED, Job, Pod, PodSet
+from nvlenv.engine.model.snapshot import FORMAT, ClusterSnapshot, Node, NodeState, make_snapshot
 from nvlenv.policies.kueue.types import Layer, Taint
 
-# --------------------------------------------------------------------------------------------------------------------
-# The project's own JSON: racks as lists of free GPUs, or everything that a snapshot holds.
-#
-# The short form, for a cluster typed by hand:
-#
-#     {"racks": [[4, 4, 0], [4, 2, 2]], "gpus_per_node": 4}          or with names: {"racks": {"rack-a": [4, 4, 0]}}
-#
-# What is not free there belongs to work of which nothing is known, so it is neither preemptible nor movable. The long
-# form is what `ClusterSnapshot.as_json` writes.
-# --------------------------------------------------------------------------------------------------------------------
-
-
 GPUS_PER_NODE = 4  # NVL72
-SHORT_KEYS = frozenset({"racks", "gpus_per_node"})
-LONG_KEYS = frozenset({"format", "levels", "nvlink_level", "nodes", "jobs", "queues", "local_queues", "notes"})
-NODE_KEYS = frozenset({"name", "path", "gpus", "cpu", "memory", "pods", "state", "taints", "labels"})
-POD_KEYS = frozenset({"node", "gpus", "cpu", "memory", "name", "uid", "terminating"})
-JOB_KEYS = frozenset(
-    {"id", "pods", "name", "namespace", "uid", "queue", "priority", "preemptible", "movable", "verification"}
-    | {"start", "estimate"}
-)
-QUEUE_KEYS = frozenset({"name", "nominal", "cohort", "borrowing_limit", "strict"})
-TAINT_KEYS = frozenset({"key", "value", "effect"})
+GPUS_PER_POD = 4  # of a job that only says how many GPUs it wants; a whole NVL72 node
 
 
-def is_native(document: Field) -> bool:
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise InputError("text", "", quoted(text), "a text of printable characters")
+    return text
+
+
+def _quantity(scale: int) -> BeforeValidator:
+    """Reads a quantity of Kubernetes as `scale` times its value, rounded up."""
+
+    def read(value: Any) -> int:
+        amount = scaled_quantity(value, scale)
+        if amount is None:
+            raise InputError("quantity", "", quoted(value), QUANTITY)
+        return amount
+
+    return BeforeValidator(read)
+
+
+Printable = Annotated[str, AfterValidator(_printable)]
+Text = Annotated[Printable, Is(min_length=1)]
+Whole = Annotated[int, Is(ge=-(2**63), lt=2**63)]
+Amount = Annotated[int, Is(ge=0, lt=2**63)]
+Size = Annotated[int, Is(ge=1, lt=2**63)]
+Number = Annotated[float, Is(ge=0, lt=1e18)]
+Cpu = Annotated[int, _quantity(1000)]  # milli-cores
+Memory = Annotated[int, _quantity(1)]  # bytes
+T = TypeVar("T")
+Many = Annotated[tuple[T, ...], Is(strict=False)]  # a list
+F = TypeVar("F", bound="_Form")
+
+
+class _Form(Model):
+    """A mapping that is strict about its keys and their types; null is the same as a missing key."""
+
+    model_config = ConfigDict(strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        return {key: value for key, value in data.items() if value is not None or key not in cls.model_fields}
+
+
+# Clusters
+
+
+_Rack = Annotated[list[Amount], BeforeValidator(lambda frees: [] if frees is None else frees)]  # free GPUs of each node
+
+
+class _RacksForm(_Form):
+    racks: list[_Rack] | dict[Printable, _Rack]
+    gpus_per_node: Size = GPUS_PER_NODE
+
+
+class _TaintForm(_Form):
+    key: Text
+    value: Text = ""
+    effect: Text = "NoSchedule"
+
+
+class _NodeForm(_Form):
+    name: Text
+    path: Many[Text] = ()
+    gpus: Size
+    cpu: Amount = UNLIMITED
+    memory: Amount = UNLIMITED
+    pods: Amount = UNLIMITED
+    state: Annotated[NodeState, Is(strict=False)] = NodeState.UP
+    taints: Many[_TaintForm] = ()
+    labels: dict[Printable, Printable] = Is(default_factory=dict)
+
+
+class _PodForm(_Form):
+    node: Text
+    gpus: Amount
+    cpu: Amount = 0
+    memory: Amount = 0
+    name: Text = ""
+    uid: Text = ""
+    terminating: bool = False
+
+
+class _JobForm(_Form):
+    id: Text
+    pods: Many[_PodForm] = ()
+    name: Text = ""
+    namespace: Text = ""
+    uid: Text = ""
+    queue: Text = ""
+    priority: Whole = 0
+    preemptible: bool = False
+    movable: bool = False
+    verification: bool = False
+    start: Number | None = None
+    estimate: Number | None = None
+
+
+class _QueueForm(_Form):
+    name: Text
+    nominal: Amount
+    cohort: Text = ""
+    borrowing_limit: Annotated[int, Is(ge=-1, lt=2**63)] = -1
+    strict: bool = False
+
+
+class _SnapshotForm(_Form):
+    format: Literal["nvlenv-cluster/1"]
+    levels: Many[Text] = ()
+    nvlink_level: Text
+    nodes: Many[_NodeForm] = ()
+    jobs: Many[_JobForm] = ()
+    queues: Many[_QueueForm] = ()
+    local_queues: dict[Printable, Printable] = Is(default_factory=dict)
+    notes: Many[Text] = ()
+
+
+def is_native_cluster(document: Field) -> bool:
+    """Whether a document is a cluster of either form."""
     return isinstance(document.value, dict) and ("racks" in document.value or "format" in document.value)
 
 
-def read_native(document: Field) -> ClusterSnapshot:
-    """The cluster of one document of either form."""
+def read_native_cluster(document: Field) -> ClusterSnapshot:
+    """The cluster of one document of either form. `InputError` names the first key that is unknown or wrong."""
     if document["racks"].present:
-        return _read_short(document)
-    if document["format"].value != FORMAT:
+        return _of_racks(document)
+    if document["format"].value != FORMAT:  # another version has other keys: this goes first
         raise document["format"].error(repr(FORMAT))
-    return _read_long(document)
+    form = _validated(_SnapshotForm, document)
+    return make_snapshot(
+        document.where,
+        form.levels,
+        form.nvlink_level,
+        [Node(**{**dict(n), "taints": tuple(Taint(**dict(taint)) for taint in n.taints)}) for n in form.nodes],
+        [Job(**{**dict(job), "pods": tuple(Pod(**dict(pod)) for pod in job.pods)}) for job in form.jobs],
+        [QueueSpec(**dict(queue)) for queue in form.queues],
+        form.local_queues,
+        form.notes,
+    )
 
 
-def _read_short(document: Field) -> ClusterSnapshot:
-    document.known_keys(SHORT_KEYS)
-    size = document["gpus_per_node"].integer(GPUS_PER_NODE, at_least=1)
+def _of_racks(document: Field) -> ClusterSnapshot:
+    form = _validated(_RacksForm, document)
+    size, racks = form.gpus_per_node, form.racks
+    named = racks if isinstance(racks, dict) else {f"rack-{number:03d}": frees for number, frees in enumerate(racks)}
     nodes, jobs = [], []
-    for rack, frees in _racks(document["racks"]):
-        for number, entry in enumerate(frees):
-            free = entry.integer(at_least=0)
+    for place, (rack, frees) in enumerate(named.items()):
+        for number, free in enumerate(frees):
             if free > size:
-                raise entry.error(f"at most {size} GPUs (gpus_per_node)")
+                wrong = document.at(("racks", rack if isinstance(racks, dict) else place, number))
+                raise wrong.error(f"at most {size} GPUs (gpus_per_node)")
             name = f"{rack}-node-{number:02d}"
             nodes.append(Node(name, (rack, name), size))
             if free < size:
@@ -73,194 +195,105 @@ def _read_short(document: Field) -> ClusterSnapshot:
     return make_snapshot(document.where, ("rack", "hostname"), "rack", nodes, jobs)
 
 
-def _racks(racks: Field) -> Iterator[tuple[str, Field]]:
-    """Each rack's name and its list."""
-    if isinstance(racks.value, dict):
-        yield from racks.entries()
-    else:
-        yield from ((f"rack-{number:03d}", rack) for number, rack in enumerate(racks))
+# Jobs
 
 
-def _read_long(document: Field) -> ClusterSnapshot:
-    document.known_keys(LONG_KEYS)
-    return make_snapshot(
-        document.where,
-        _texts(document["levels"]),
-        document["nvlink_level"].text(),
-        [_node(node) for node in document["nodes"]],
-        [_job(job) for job in document["jobs"]],
-        [_queue(queue) for queue in document["queues"]],
-        document["local_queues"].texts(),
-        _texts(document["notes"]),
-    )
+class _LeaderForm(_Form):
+    gpus: Amount = 0
+    cpu: Cpu = 0
+    memory: Memory = 0
 
 
-def _node(node: Field) -> Node:
-    node.known_keys(NODE_KEYS)
-    state = node["state"].text(str(NodeState.UP))
-    if state not in list(NodeState):
-        raise node["state"].error(f"one of {[str(known) for known in NodeState]}")
-    return Node(
-        name=node["name"].text(),
-        path=_texts(node["path"]),
-        gpus=node["gpus"].integer(at_least=1),
-        cpu=node["cpu"].integer(UNLIMITED, at_least=0),
-        memory=node["memory"].integer(UNLIMITED, at_least=0),
-        pods=node["pods"].integer(UNLIMITED, at_least=0),
-        state=NodeState(state),
-        taints=tuple(_taint(taint) for taint in node["taints"]),
-        labels=node["labels"].texts(),
-    )
+class _RequestForm(_Form):
+    name: Text = "job"
+    namespace: Text = "default"
+    pods: Size | None = None
+    gpus: Size | None = None
+    gpus_per_pod: Amount | None = None
+    cpu: Cpu = 0
+    memory: Memory = 0
+    mode: Literal["unconstrained", "preferred", "required"] = "unconstrained"
+    level: Text = ""
+    slice_level: Text = ""
+    slice_pods: Size | None = None
+    leader: _LeaderForm | None = None
+    queue: Text = ""
+    priority: Whole = 0
+    estimate_hours: Number | None = None
+    preemptible: bool = True
+    movable: bool = False
+    exclusive: bool = False
+    comm_fraction: Annotated[float, Is(ge=0, lt=1)] | None = None
+    checkpoint_hours: Number | None = None
+    restart_hours: Number | None = None
 
 
-def _taint(taint: Field) -> Taint:
-    taint.known_keys(TAINT_KEYS)
-    return Taint(taint["key"].text(), taint["value"].text(""), taint["effect"].text("NoSchedule"))
+def is_native_job(document: Field) -> bool:
+    """Whether a document is a job: one says how many pods or GPUs it has."""
+    return isinstance(document.value, dict) and ("pods" in document.value or "gpus" in document.value)
 
 
-def _job(job: Field) -> Job:
-    job.known_keys(JOB_KEYS)
-    return Job(
-        id=job["id"].text(),
-        pods=tuple(_pod(pod) for pod in job["pods"]),
-        name=job["name"].text(""),
-        namespace=job["namespace"].text(""),
-        uid=job["uid"].text(""),
-        queue=job["queue"].text(""),
-        priority=job["priority"].integer(0),
-        preemptible=job["preemptible"].flag(False),
-        movable=job["movable"].flag(False),
-        verification=job["verification"].flag(False),
-        start=job["start"].number() if job["start"].present else None,
-        estimate=job["estimate"].number() if job["estimate"].present else None,
-    )
-
-
-def _pod(pod: Field) -> Pod:
-    pod.known_keys(POD_KEYS)
-    return Pod(
-        node=pod["node"].text(),
-        gpus=pod["gpus"].integer(at_least=0),
-        cpu=pod["cpu"].integer(0, at_least=0),
-        memory=pod["memory"].integer(0, at_least=0),
-        name=pod["name"].text(""),
-        uid=pod["uid"].text(""),
-        terminating=pod["terminating"].flag(False),
-    )
-
-
-def _queue(queue: Field) -> QueueSpec:
-    queue.known_keys(QUEUE_KEYS)
-    return QueueSpec(
-        name=queue["name"].text(),
-        nominal=queue["nominal"].integer(at_least=0),
-        cohort=queue["cohort"].text(""),
-        borrowing_limit=queue["borrowing_limit"].integer(-1, at_least=-1),
-        strict=queue["strict"].flag(False),
-    )
-
-
-def _texts(field: Field) -> tuple[str, ...]:
-    return tuple(entry.text() for entry in field)
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# A job in the project's own JSON, the format for jobs typed by hand.
-#
-#     {"name": "hero", "gpus": 512, "slice_pods": 16, "priority": 4, "estimate_hours": 24, "queue": "research"}
-#
-# `pods`, `gpus` and `gpus_per_pod` give each other; `mode` is required, preferred or unconstrained at `level`; every
-# `slice_pods` pods share a domain of `slice_level`; levels default to the NVLink domain; cpu and memory of one pod are
-# quantities as in Kubernetes; `leader` adds a single pod placed together with the others.
-# --------------------------------------------------------------------------------------------------------------------
-
-
-GPUS_PER_POD = 4  # of a job in own JSON that only says how many GPUs it wants; a whole NVL72 node
-OWN_KEYS = frozenset(
-    {"name", "namespace", "pods", "gpus", "gpus_per_pod", "cpu", "memory", "mode", "level", "slice_level", "slice_pods"}
-    | {"leader", "queue", "priority", "estimate_hours", "preemptible", "movable", "exclusive"}
-    | {"comm_fraction", "checkpoint_hours", "restart_hours"}
-)
-LEADER_KEYS = frozenset({"gpus", "cpu", "memory"})
-
-
-def read_own(job: Field) -> JobRequest:
-    """The job of one document; unknown keys are errors."""
-    job.known_keys(OWN_KEYS)
-    pods, per_pod = _size(job)
-    names = {mode.name.lower(): mode for mode in Mode}
-    if job["mode"].text("unconstrained") not in names:
-        raise job["mode"].error(f"one of {list(names)}")
-    if job["level"].present and names[job["mode"].text("unconstrained")] == Mode.UNCONSTRAINED:
-        raise job["level"].error("mode required or preferred beside it")
-    sliced = job["slice_pods"].present or job["slice_level"].present
-    main = PodSet(
+def read_native_job(document: Field) -> Job:
+    """The job of one document. `InputError` names the first key that is unknown, wrong or at odds with another."""
+    form = _validated(_RequestForm, document)
+    pods, per_pod = _pods_and_gpus(form, document)
+    if form.level and form.mode == "unconstrained":
+        raise document["level"].error("mode required or preferred beside it")
+    if form.slice_level and not form.slice_pods:
+        raise document["slice_pods"].error("a whole number >= 1")
+    workers = PodSet(
         name="main",
         pods=pods,
         gpus_per_pod=per_pod,
-        cpu=read_quantity(job["cpu"], 1000),
-        memory=read_quantity(job["memory"]),
-        mode=names[job["mode"].text("unconstrained")],
-        level=job["level"].text(""),
-        slices=(Layer(job["slice_level"].text(""), job["slice_pods"].integer(at_least=1)),) if sliced else (),
+        cpu=form.cpu,
+        memory=form.memory,
+        mode=Mode[form.mode.upper()],
+        level=form.level,
+        slices=(Layer(form.slice_level, form.slice_pods),) if form.slice_pods else (),
+        group="main" if form.leader else "",
     )
-    return JobRequest(
-        name=job["name"].text("job"),
-        pod_sets=_with_leader(main, job["leader"]),
-        namespace=job["namespace"].text("default"),
-        queue=job["queue"].text(""),
-        priority=job["priority"].integer(0),
-        estimate=job["estimate_hours"].number() if job["estimate_hours"].present else None,
-        preemptible=job["preemptible"].flag(True),
-        movable=job["movable"].flag(False),
-        exclusive=job["exclusive"].flag(False),
-        comm_fraction=_share(job["comm_fraction"]),
-        checkpoint_hours=_hours(job["checkpoint_hours"]),
-        restart_hours=_hours(job["restart_hours"]),
+    pod_sets: tuple[PodSet, ...] = (workers,)
+    if form.leader:  # a single pod that asks for the same shape, and comes first
+        own = form.leader
+        leader = replace(workers, name="leader", pods=1, gpus_per_pod=own.gpus, cpu=own.cpu, memory=own.memory)
+        pod_sets = (leader, workers)
+    return Job(
+        name=form.name,
+        pod_sets=pod_sets,
+        namespace=form.namespace,
+        queue=form.queue,
+        priority=form.priority,
+        estimate=form.estimate_hours,
+        preemptible=form.preemptible,
+        movable=form.movable,
+        exclusive=form.exclusive,
+        comm_fraction=form.comm_fraction,
+        checkpoint_hours=form.checkpoint_hours,
+        restart_hours=form.restart_hours,
     )
 
 
-def _share(field: Field) -> float | None:
-    if not field.present:
-        return None
-    share = field.number()
-    if not 0 <= share < 1:
-        raise field.error("a share of at least 0 and less than 1")
-    return share
-
-
-def _hours(field: Field) -> float | None:
-    return field.number() if field.present else None
-
-
-def _with_leader(workers: PodSet, leader: Field) -> tuple[PodSet, ...]:
-    """The workers, and before them their leader if there is one: a single pod that asks for the same shape."""
-    if not leader.present:
-        return (workers,)
-    leader.known_keys(LEADER_KEYS)
-    first = replace(
-        workers,
-        name="leader",
-        pods=1,
-        gpus_per_pod=leader["gpus"].integer(0, at_least=0),
-        cpu=read_quantity(leader["cpu"], 1000),
-        memory=read_quantity(leader["memory"]),
-        group="main",
-    )
-    return first, replace(workers, group="main")
-
-
-def _size(job: Field) -> tuple[int, int]:
+def _pods_and_gpus(form: _RequestForm, document: Field) -> tuple[int, int]:
     """Pods and GPUs of each: two of pods, gpus and gpus_per_pod give the third; a pod takes a node by default."""
-    if not job["gpus"].present:
-        return job["pods"].integer(at_least=1), job["gpus_per_pod"].integer(GPUS_PER_POD, at_least=1)
-    gpus = job["gpus"].integer(at_least=1)
-    if job["pods"].present:
-        pods = job["pods"].integer(at_least=1)
-        per_pod = job["gpus_per_pod"].integer(gpus // pods, at_least=0)
-    else:
-        per_pod = job["gpus_per_pod"].integer(min(GPUS_PER_POD, gpus), at_least=1)
-        pods = gpus // per_pod
+    pods, gpus, per_pod = form.pods, form.gpus, form.gpus_per_pod
+    if per_pod == 0 and not (pods and gpus):
+        raise document["gpus_per_pod"].error("a whole number >= 1")
+    if gpus is None:
+        if pods is None:
+            raise document["pods"].error("a whole number >= 1")
+        return pods, GPUS_PER_POD if per_pod is None else per_pod
+    if per_pod is None:
+        per_pod = gpus // pods if pods else min(GPUS_PER_POD, gpus)
+    pods = pods or gpus // per_pod
     if pods * per_pod != gpus:
-        raise job["gpus"].error("pods times gpus_per_pod")
+        raise document["gpus"].error("pods times gpus_per_pod")
     return pods, per_pod
+
+
+def _validated(form: type[F], document: Field) -> F:
+    """The document as that form; an error names the place as `Field` writes it."""
+
+    def path(_: Any, steps: Steps) -> str:
+        return document.at(steps).path
+
+    return validated(form, document.value, document.where, path)

@@ -10,7 +10,7 @@ from nvlenv.cluster.types import Mode
 from nvlenv.common.errors import InputError
 from nvlenv.engine.formats.slurm import gres_gpus
 from nvlenv.engine.formats.values import parse_span
-from nvlenv.engine.model.jobs import JobRequest, PodSet
+from nvlenv.engine.model.jobs import Job, PodSet
 from nvlenv.policies.kueue.types import Layer
 
 
@@ -84,10 +84,11 @@ class _Options:
 
 
 def is_sbatch(text: str) -> bool:
+    """Whether a text is an option line of sbatch or a script with #SBATCH lines."""
     return OPTION_LINE.match(text) is not None or re.search(r"(?m)^#SBATCH\b", text) is not None
 
 
-def read_sbatch(where: str, text: str) -> JobRequest:
+def read_sbatch(where: str, text: str) -> Job:
     """The job that the options ask for: one pod for each node, slices of `--segment` nodes in one block each.
 
     Without a segment, a job of several nodes prefers one block, as topology/block does; `--switches=1` requires it.
@@ -103,8 +104,9 @@ def read_sbatch(where: str, text: str) -> JobRequest:
     memory = options.memory("mem") or options.memory("mem-per-gpu") * gpus or options.memory("mem-per-cpu") * cpu
     mode, slices = _promise(options, nodes)
     unused = sorted(values.keys() - READ - IRRELEVANT)
-    return JobRequest(
+    return Job(
         name=values.get("job-name") or "sbatch",
+        namespace="default",
         pod_sets=(PodSet("main", nodes, gpus, 1000 * cpu, memory, mode=mode, slices=slices),),
         queue=values.get("partition", ""),
         qos=values.get("qos", ""),

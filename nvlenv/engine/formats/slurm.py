@@ -1,7 +1,8 @@
-"""A cluster from Slurm: topology/block's topology.conf or topology.yaml, with the state of the nodes.
+"""A cluster from Slurm: the state of its nodes (sinfo, scontrol show node), its blocks, and its host lists.
 
-A block is an NVLink domain here. Higher block sizes join consecutive blocks: BlockSizes=18,72 makes levels
-("block-72", "block", "hostname"), four blocks to a domain of the first.
+The blocks are those of topology/block, from topology.conf or topology.yaml. A block is an NVLink domain here. Higher
+block sizes join consecutive blocks: BlockSizes=18,72 makes levels ("block-72", "block", "hostname"), four blocks to a
+domain of the first.
 """
 
 from __future__ import annotations
@@ -9,16 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
+from math import prod
 
 from nvlenv.common.errors import InputError
 from nvlenv.engine.formats.document import Field
-from nvlenv.engine.formats.hostlist import expand
-from nvlenv.engine.model.snapshot import UNLIMITED, ClusterSnapshot, Job, Node, NodeState, Options, Pod, make_snapshot
-
-# --------------------------------------------------------------------------------------------------------------------
-# The state of Slurm's nodes: a `sinfo` table, or the output of `scontrol show node`.
-# --------------------------------------------------------------------------------------------------------------------
-
+from nvlenv.engine.model.jobs import UNLIMITED, Job, Pod
+from nvlenv.engine.model.snapshot import ClusterSnapshot, Node, NodeState, Options, make_snapshot
 
 MIB = 2**20
 
@@ -57,6 +55,7 @@ class NodeStatus:
 
 
 def is_sinfo(line: str) -> bool:
+    """Whether a line is the header of a sinfo table."""
     return {"NODELIST", "STATE"} <= set(line.split())
 
 
@@ -89,7 +88,7 @@ def _sinfo_line(where: str, place: str, header: list[str], line: str) -> Iterato
     row = dict(zip(header, values, strict=True))
     gpus = gres_gpus(where, f"{place}, GRES", row.get("GRES"))
     cpus = row.get("CPUS(A/I/O/T)", "").split("/")
-    for name in expand(row["NODELIST"], where, f"{place}, NODELIST"):
+    for name in expand_hosts(row["NODELIST"], where, f"{place}, NODELIST"):
         yield NodeStatus(
             where,
             name,
@@ -125,7 +124,9 @@ def read_scontrol(where: str, text: str) -> list[NodeStatus]:
         fields: dict[str, str] = {}
         for key, value in re.findall(r"(?:^|\s)([A-Za-z][A-Za-z/:_]*)=(\S*)", entry):
             fields.setdefault(key, value)
-        statuses += [_scontrol_node(where, name, fields) for name in expand(fields["NodeName"], where, "NodeName")]
+        statuses += [
+            _scontrol_node(where, name, fields) for name in expand_hosts(fields["NodeName"], where, "NodeName")
+        ]
     return statuses
 
 
@@ -202,14 +203,6 @@ def _count(where: str, place: str, text: str | None, default: int) -> int:
     return int(text)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# A cluster from Slurm: topology/block's topology.conf or topology.yaml, with the state of the nodes.
-#
-# A block is an NVLink domain here. Higher block sizes join consecutive blocks: BlockSizes=18,72 makes levels
-# ("block-72", "block", "hostname"), four blocks to a domain of the first.
-# --------------------------------------------------------------------------------------------------------------------
-
-
 BLOCK, NODE = "block", "hostname"
 HEAD = 5  # lines in which a text must show what it is
 TOPOLOGY_LINE = re.compile(r"\s*(BlockName|BlockSizes|SwitchName|RingName)\s*=", re.IGNORECASE)
@@ -233,6 +226,7 @@ class Parts:
 
     @property
     def sources(self) -> list[Blocks | NodeStatus]:
+        """Everything read so far; empty: no file was Slurm's."""
         return [*self.topologies, *self.nodes]
 
     def take_text(self, where: str, text: str) -> bool:
@@ -308,7 +302,7 @@ def read_topology_conf(where: str, text: str) -> Blocks:
     others = ""
     for place, fields in _conf_lines(where, text):
         if "blockname" in fields:
-            nodes = expand(fields.get("nodes", ""), where, f"{place}, Nodes")
+            nodes = expand_hosts(fields.get("nodes", ""), where, f"{place}, Nodes")
             _add_block(where, place, blocks, fields["blockname"], nodes)
         elif "blocksizes" in fields:
             sizes = _sizes(where, f"{place}, BlockSizes", fields["blocksizes"].split(","))
@@ -352,7 +346,7 @@ def read_topology_yaml(document: Field, name: str) -> Blocks:
     spec = chosen[0]["block"]
     found: dict[str, tuple[str, ...]] = {}
     for block in spec["blocks"]:
-        nodes = expand(block["nodes"].text(), block.where, block["nodes"].path)
+        nodes = expand_hosts(block["nodes"].text(), block.where, block["nodes"].path)
         _add_block(document.where, block.path, found, block["block"].text(), nodes)
     if not found:
         raise spec["blocks"].error("at least one block")
@@ -393,3 +387,99 @@ def _paths(topology: Blocks) -> Iterator[tuple[str, tuple[str, ...]]]:
 def _note(notes: list[str], count: int, why: str) -> None:
     if count:
         notes.append(f"left out {count} nodes {why}")
+
+
+# Host lists, such as "rack01-node[001-018,020]" for nineteen names. By hand: the libraries for them are GPL.
+
+MAX_HOSTS = 65536  # names in one list; a mistyped range must not fill the memory
+HOST_LIST = "a host list like rack01-node[001-018,020]"
+
+_ENDING = re.compile(r"(.*?)([0-9]{1,18})")
+
+
+def expand_hosts(text: str, where: str = "host list", field: str = "") -> tuple[str, ...]:
+    """The names of a host list, in its order.
+
+    >>> expand_hosts("rack[1-2]-node[08-10],login")[2:]
+    ('rack1-node10', 'rack2-node08', 'rack2-node09', 'rack2-node10', 'login')
+    """
+    names: list[str] = []
+    for entry in _host_entries(text, where, field):
+        pieces = [_host_choices(piece, text, where, field) for piece in re.split(r"(\[[^\[\]]*\])", entry) if piece]
+        if len(names) + prod(len(choices) for choices in pieces) > MAX_HOSTS:
+            raise InputError(where, field, repr(text[:60]), f"at most {MAX_HOSTS} hosts")
+        names.extend("".join(combination) for combination in product(*pieces))
+    return tuple(names)
+
+
+def compress_hosts(names: Iterable[str]) -> str:
+    """The shortest usual host list of these names, sorted by name and number, doubles dropped.
+
+    >>> compress_hosts(["rack01-node010", "rack01-node008", "rack01-node009", "login"])
+    'login,rack01-node[008-010]'
+    """
+    ranges: dict[str, list[tuple[str, str]]] = {}
+    for prefix, digits in sorted({_ending(name) for name in names}, key=_host_order):
+        found = ranges.setdefault(prefix, [])
+        if found and found[-1][1] and digits == f"{int(found[-1][1]) + 1:0{len(found[-1][0])}d}":
+            found[-1] = (found[-1][0], digits)
+        else:
+            found.append((digits, digits))
+    return ",".join(entry for prefix, found in ranges.items() for entry in _ranges_of(prefix, found))
+
+
+def slurm_node_list(nodes: Iterable[str]) -> str:
+    """Node names for `--nodelist`, e.g. `rack01-node[001-016]`; `InputError` without any."""
+    names = list(nodes)
+    if not names:
+        raise InputError("placement", "nodes", "none", "at least one node")
+    return compress_hosts(names)
+
+
+def _host_entries(text: str, where: str, field: str) -> Iterator[str]:
+    """The entries between the commas that are outside brackets."""
+    for entry in re.split(r",(?![^\[\]]*\])", text.strip()):
+        if not entry.isprintable() or not entry or " " in entry:
+            raise InputError(where, field, repr(text[:60]), HOST_LIST)
+        yield entry
+
+
+def _host_choices(piece: str, text: str, where: str, field: str) -> tuple[str, ...]:
+    """The texts that one piece of an entry stands for: itself, or the numbers in brackets."""
+    if "[" not in piece and "]" not in piece:
+        return (piece,)
+    numbers: list[str] = []
+    for part in piece[1:-1].split(","):
+        match = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", part)
+        if match is None or piece[0] != "[" or piece[-1] != "]" or int(match[2] or match[1]) < int(match[1]):
+            raise InputError(where, field, repr(text[:60]), HOST_LIST)
+        first, last = int(match[1]), int(match[2] or match[1])
+        if len(numbers) + last - first >= MAX_HOSTS:
+            raise InputError(where, field, repr(text[:60]), f"at most {MAX_HOSTS} hosts")
+        numbers.extend(f"{number:0{len(match[1])}d}" for number in range(first, last + 1))
+    return tuple(numbers)
+
+
+def _ending(name: str) -> tuple[str, str]:
+    """A name as what comes before its last digits, and those."""
+    if not name or re.search(r"[\[\],\s]", name):
+        raise InputError("host list", "name", repr(name), "a host name without brackets, commas and blanks")
+    match = _ENDING.fullmatch(name)
+    return (match[1], match[2]) if match else (name, "")
+
+
+def _host_order(ending: tuple[str, str]) -> tuple[str, bool, int, int]:
+    prefix, digits = ending
+    return prefix, bool(digits), int(digits or "0"), len(digits)
+
+
+def _ranges_of(prefix: str, ranges: list[tuple[str, str]]) -> Iterator[str]:
+    """One bracket for all numbered names of a prefix; a name without a number stands for itself."""
+    if not ranges[0][0]:
+        yield prefix
+        ranges = ranges[1:]
+    if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
+        yield prefix + ranges[0][0]
+    elif ranges:
+        inside = ",".join(first if first == last else f"{first}-{last}" for first, last in ranges)
+        yield f"{prefix}[{inside}]"

@@ -1,4 +1,7 @@
-"""What a Kubernetes pod asks of a node, by the rules of kube-scheduler."""
+"""Values as the sources write them: quantities of Kubernetes, times, spans of Slurm, and what a pod asks of its node.
+
+Quantities are read by hand: no library of ours has Kubernetes' rounding, suffixes and bounds exactly.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,7 @@ from nvlenv.engine.formats.document import Field
 from nvlenv.engine.model.snapshot import GPU
 from nvlenv.policies.kueue.types import Toleration
 
-# --------------------------------------------------------------------------------------------------------------------
-# Kubernetes resource quantities ("500m", "1.5Gi", "2e3", "12E"), read exactly.
-# --------------------------------------------------------------------------------------------------------------------
-
-
+QUANTITY = "a quantity >= 0 such as 500m, 4, 1.5Gi or 2e3"
 LARGEST = 2**63 - 1  # a quantity is a 64-bit number
 DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
@@ -56,12 +55,16 @@ def read_quantity(field: Field, scale: int = 1) -> int:
     """
     if not field.present:
         return 0
-    written = field.value
-    good = isinstance(written, str | int | float) and not isinstance(written, bool)
-    amount = _scaled(str(written), scale) if good and len(str(written)) < 100 else None
+    amount = scaled_quantity(field.value, scale)
     if amount is None:
-        raise field.error("a quantity >= 0 such as 500m, 4, 1.5Gi or 2e3")
+        raise field.error(QUANTITY)
     return amount
+
+
+def scaled_quantity(value: object, scale: int) -> int | None:
+    """As `read_quantity`, of a bare value; None if it is no quantity >= 0 that 64 bits hold."""
+    good = isinstance(value, str | int | float) and not isinstance(value, bool)
+    return _scaled(str(value), scale) if good and len(str(value)) < 100 else None
 
 
 def read_whole(field: Field) -> int:
@@ -76,11 +79,6 @@ def read_whole(field: Field) -> int:
 def _scaled(text: str, scale: int) -> int | None:
     number = parse_quantity(text)
     return None if number is None or not 0 <= number * scale <= LARGEST else ceil(number * scale)
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Points in time and spans as the sources write them.
-# --------------------------------------------------------------------------------------------------------------------
 
 
 _SPAN = re.compile(r"(?:(?P<days>[0-9]{1,6})-)?(?P<rest>[0-9]{1,9}(?::[0-9]{1,9}){0,2})")
@@ -117,58 +115,55 @@ def parse_span(text: str) -> float | None:
     return hours + minutes / 60 + seconds / 3600
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# What a Kubernetes pod asks of a node, by the rules of kube-scheduler.
-# --------------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
-class Demand:
+class PodDemand:
     """Resources of one pod: GPUs, milli-cores, bytes."""
 
     gpus: int = 0
     cpu: int = 0
     memory: int = 0
 
-    def plus(self, other: Demand) -> Demand:
-        return Demand(self.gpus + other.gpus, self.cpu + other.cpu, self.memory + other.memory)
+    def plus(self, other: PodDemand) -> PodDemand:
+        """What both take together."""
+        return PodDemand(self.gpus + other.gpus, self.cpu + other.cpu, self.memory + other.memory)
 
-    def most(self, other: Demand) -> Demand:
-        return Demand(max(self.gpus, other.gpus), max(self.cpu, other.cpu), max(self.memory, other.memory))
+    def most(self, other: PodDemand) -> PodDemand:
+        """What is enough for either, resource by resource."""
+        return PodDemand(max(self.gpus, other.gpus), max(self.cpu, other.cpu), max(self.memory, other.memory))
 
 
-def pod_demand(spec: Field, gpu_resource: str = GPU) -> Demand:
+def pod_demand(spec: Field, gpu_resource: str = GPU) -> PodDemand:
     """What a pod of this spec takes from its node while it runs or starts.
 
     Containers and sidecars (init containers that restart always) run together; each other init container runs alone
     beside the sidecars started before it; the larger counts. Requests on the whole pod replace those of its containers,
     the overhead of the runtime class comes on top.
     """
-    running, starting, sidecars = Demand(), Demand(), Demand()
+    running, starting, sidecars = PodDemand(), PodDemand(), PodDemand()
     for container in spec["containers"]:
-        running = running.plus(_asked(container["resources"], Demand(), gpu_resource))
+        running = running.plus(_asked(container["resources"], PodDemand(), gpu_resource))
     for container in spec["initContainers"]:
-        demand = _asked(container["resources"], Demand(), gpu_resource)
+        demand = _asked(container["resources"], PodDemand(), gpu_resource)
         if container["restartPolicy"].value == "Always":
             sidecars = sidecars.plus(demand)
-            demand = Demand()
+            demand = PodDemand()
         starting = starting.most(sidecars.plus(demand))
     containers = running.plus(sidecars).most(starting)
     whole = _asked(spec["resources"], containers, "") if spec["resources"].present else containers
     overhead = spec["overhead"]
-    return whole.plus(_amounts(overhead, overhead, Demand(), gpu_resource)) if overhead.present else whole
+    return whole.plus(_amounts(overhead, overhead, PodDemand(), gpu_resource)) if overhead.present else whole
 
 
-def _asked(resources: Field, default: Demand, gpu_resource: str) -> Demand:
+def _asked(resources: Field, default: PodDemand, gpu_resource: str) -> PodDemand:
     """Requests, limits where no request is given, and the default where there is neither."""
     return _amounts(resources["requests"], resources["limits"], default, gpu_resource)
 
 
-def _amounts(requests: Field, limits: Field, default: Demand, gpu_resource: str) -> Demand:
+def _amounts(requests: Field, limits: Field, default: PodDemand, gpu_resource: str) -> PodDemand:
     gpus, cpu, memory = (
         requests[name] if requests[name].present else limits[name] for name in (gpu_resource, "cpu", "memory")
     )
-    return Demand(
+    return PodDemand(
         read_whole(gpus) if gpus.present else default.gpus,
         read_quantity(cpu, 1000) if cpu.present else default.cpu,
         read_quantity(memory) if memory.present else default.memory,
@@ -176,6 +171,7 @@ def _amounts(requests: Field, limits: Field, default: Demand, gpu_resource: str)
 
 
 def read_tolerations(spec: Field) -> tuple[Toleration, ...]:
+    """The tolerations of a pod's spec."""
     return tuple(
         Toleration(
             key=entry["key"].text("", empty=True),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from kubernetes.client.exceptions import ApiException
 
 from nvlenv.common.errors import InputError
-from nvlenv.engine.gate.decide import Decision, Release, decide
+from nvlenv.engine.gate.decide import GangDecision, Release, decide_gangs
 from nvlenv.engine.gate.kube import Mirror, evict_pod, patch_pod
 from nvlenv.engine.gate.marks import patch_of
 from nvlenv.engine.model.snapshot import Options
@@ -78,19 +78,21 @@ class Controller:
         """Have `run` look up, for instance to see that it shall stop."""
         self._changed.set()
 
-    def once(self) -> list[Decision]:
+    def once(self) -> list[GangDecision]:
         """One pass over what the mirrors hold."""
         try:
-            decisions = decide(self.nodes.objects(), self.pods.objects(), self._policy, self._options, self._clock())
+            decisions = decide_gangs(
+                self.nodes.objects(), self.pods.objects(), self._policy, self._options, self._clock()
+            )
         except InputError as error:
-            decisions = [Decision("cluster", str(error))]
+            decisions = [GangDecision("cluster", str(error))]
         self._report(decisions)
         if not self._dry_run:
             for decision in decisions:
                 self._carry_out(decision)
         return decisions
 
-    def _carry_out(self, decision: Decision) -> None:
+    def _carry_out(self, decision: GangDecision) -> None:
         """Pods first: if we stop in between, kube-scheduler preempts for them by priority."""
         gone = [self._release(release) for release in decision.releases]
         if any(gone):
@@ -115,7 +117,7 @@ class Controller:
             level = logging.INFO if error.status in (NOT_FOUND, TOO_MANY) else logging.ERROR
             log.log(level, "pod %s/%s not evicted: %s %s", namespace, name, error.status, error.reason)
 
-    def _report(self, decisions: list[Decision]) -> None:
+    def _report(self, decisions: list[GangDecision]) -> None:
         """Say what is new."""
         said = {decision.gang: _line(decision) for decision in decisions}
         for gang, line in said.items():
@@ -124,7 +126,7 @@ class Controller:
         self._said = said
 
 
-def _line(decision: Decision) -> str:
+def _line(decision: GangDecision) -> str:
     hosts = sorted({release.host for release in decision.releases})
     where = f" [{', '.join(hosts[:4])}{', ...' if len(hosts) > 4 else ''}]" if hosts else ""
     out = f"; evicts {len(decision.victims)} pods" if decision.victims else ""

@@ -15,13 +15,13 @@ from nvlenv.cluster.types import Mode
 from nvlenv.common.errors import InputError
 from nvlenv.engine.core.engine import PlacementEngine
 from nvlenv.engine.formats.document import Field
-from nvlenv.engine.formats.gate_gang import gang_job
-from nvlenv.engine.formats.kubernetes import read_cluster
+from nvlenv.engine.formats.gangs import gang_job
+from nvlenv.engine.formats.kubernetes import read_kubernetes
 from nvlenv.engine.formats.load import parse_job
-from nvlenv.engine.gate.marks import PodObject, host_given, is_ready_to_go, kind_of, plan_of, write_plan
-from nvlenv.engine.gate.roster import Gang, gangs_of, kind_of_pod
+from nvlenv.engine.gate.marks import HostsByKind, PodObject, host_given, is_ready_to_go, kind_of, plan_of, write_plan
+from nvlenv.engine.gate.roster import GatedGang, gated_gangs, kind_of_pod
 from nvlenv.engine.model.answers import Placed
-from nvlenv.engine.model.jobs import JobRequest
+from nvlenv.engine.model.jobs import Job
 from nvlenv.engine.model.snapshot import NodeState, Options
 from nvlenv.policies.kueue.types import HOSTNAME
 from nvlenv.simulator.decision import Policy
@@ -39,7 +39,7 @@ class Release:
 
 
 @dataclass(frozen=True)
-class Decision:
+class GangDecision:
     """What is to be done about one gang, in this order: let its pods go, then have others leave."""
 
     gang: str
@@ -48,9 +48,9 @@ class Decision:
     victims: tuple[tuple[str, str], ...] = ()  # namespace and name of the pods that have to leave
 
 
-def decide(
+def decide_gangs(
     nodes: Sequence[dict[str, Any]], pods: Sequence[PodObject], policy: Policy | str | Path, options: Options, at: float
-) -> list[Decision]:
+) -> list[GangDecision]:
     """What is to be done now, for every gang that has gated pods.
 
     Parameters
@@ -63,14 +63,14 @@ def decide(
     ------
     InputError : a cluster that cannot be understood. What is wrong with one gang is the reason of its decision.
     """
-    gangs, wrong = gangs_of(pods)
-    decisions = [Decision(name, reason) for name, reason in wrong.items()]
-    known: list[tuple[Gang, Places | None]] = []
+    gangs, wrong = gated_gangs(pods)
+    decisions = [GangDecision(name, reason) for name, reason in wrong.items()]
+    known: list[tuple[GatedGang, Places | None]] = []
     for gang in gangs:
         try:
             known.append((gang, gang.places(options.gpu_resource)))
         except InputError as error:
-            decisions.append(Decision(gang.name, str(error)))
+            decisions.append(GangDecision(gang.name, str(error)))
     if known:
         look = _Look(nodes, pods, [place for _, places in known for place in places or ()], policy, options, at)
         decisions += [look.decision(gang, places) for gang, places in known]
@@ -95,7 +95,7 @@ class _Look:
         given = {id(pod): host for pod, host in places}
         held = [_on_node(pod, self.node_of.get(given.get(id(pod)) or host_given(pod), "")) for pod in pods]
         objects = {"Node": [Field("cluster", node) for node in nodes], "Pod": [Field("cluster", pod) for pod in held]}
-        self.cluster = read_cluster("cluster", objects, options)
+        self.cluster = read_kubernetes("cluster", objects, options)
         self.engine = PlacementEngine(self.cluster, policy, at=at)
         self.usable = self._usable()
 
@@ -107,42 +107,45 @@ class _Look:
         up = [node for node in self.cluster.nodes if node.state == NodeState.UP]
         return {self.host_of[node.name] for node in up if used.get(node.name, 0) <= node.gpus}
 
-    def decision(self, gang: Gang, places: Places | None) -> Decision:
+    def decision(self, gang: GatedGang, places: Places | None) -> GangDecision:
+        """What is to be done about a gang; `places` as of `GatedGang.places`."""
         try:
             return self._place(gang) if places is None else self._go_on(gang, places)
         except InputError as error:
-            return Decision(gang.name, str(error))
+            return GangDecision(gang.name, str(error))
 
-    def _place(self, gang: Gang) -> Decision:
+    def _place(self, gang: GatedGang) -> GangDecision:
         """A gang that has no plan yet: all of it is placed, or it waits."""
         gated, size = gang.gated, gang.member.size
         if len(gated) < len(gang.pods):
-            return Decision(gang.name, f"waits: {len(gang.pods) - len(gated)} of its pods run without a plan")
+            return GangDecision(gang.name, f"waits: {len(gang.pods) - len(gated)} of its pods run without a plan")
         if len(gated) != size:
-            return Decision(gang.name, f"waits for its pods: {len(gated)} are there, and it says that it has {size}")
+            return GangDecision(
+                gang.name, f"waits for its pods: {len(gated)} are there, and it says that it has {size}"
+            )
         if not all(map(is_ready_to_go, gated)):
-            return Decision(gang.name, "waits for the other scheduling gates of its pods")
-        job = parse_job(gang_job(gated, gang.member), gang.name)
+            return GangDecision(gang.name, "waits for the other scheduling gates of its pods")
+        job = parse_job(gang_job(gated, gang.member), gang.name, self.gpu_resource)
         answer = self.engine.place(job, at=self.at)
         if not isinstance(answer, Placed):
             self.engine.enqueue(job, at=self.at)  # those behind it leave it what the policy reserves
-            return Decision(gang.name, answer.reason)
+            return GangDecision(gang.name, answer.reason)
         plan = self._plan(job, answer)
         text, left = write_plan(plan), {kind: iter(hosts) for kind, hosts in plan.items()}
         hosts = [next(left[kind_of_pod(pod, self.gpu_resource)]) for pod in gated]
         releases = tuple(Release(pod, host, text) for pod, host in zip(gated, hosts, strict=True))
         victims = tuple((entry.job.partition("/")[0], pod) for entry in answer.evictions for pod in entry.pods)
-        return Decision(gang.name, f"placed on {len(answer.nodes)} nodes: {answer.why.rule}", releases, victims)
+        return GangDecision(gang.name, f"placed on {len(answer.nodes)} nodes: {answer.why.rule}", releases, victims)
 
-    def _plan(self, job: JobRequest, answer: Placed) -> dict[str, list[str]]:
-        plan: dict[str, list[str]] = {}
+    def _plan(self, job: Job, answer: Placed) -> HostsByKind:
+        plan: HostsByKind = {}
         for pods in job.pod_sets:
             bindings = [binding for binding in answer.bindings if binding.pod_set == pods.name]
             hosts = [self.host_of[binding.node] for binding in bindings for _ in range(binding.pods)]
             plan.setdefault(kind_of(pods.gpus_per_pod, pods.cpu, pods.memory), []).extend(hosts)
         return plan
 
-    def _go_on(self, gang: Gang, places: Places) -> Decision:
+    def _go_on(self, gang: GatedGang, places: Places) -> GangDecision:
         """A gang with a plan: the pods that are still gated, or gated again, get the places that it has for them."""
         releases, lost = [], []
         plan = plan_of(gang.pods) or {}
@@ -160,16 +163,15 @@ class _Look:
         reason = f"{len(releases)} pods go on with the plan of their gang"
         if lost:
             reason += f"; {len(lost)} wait, as there is no spare in the rack of {lost[0]}"
-        return Decision(gang.name, reason, tuple(releases))
+        return GangDecision(gang.name, reason, tuple(releases))
 
-    def _spare(self, gang: Gang, pod: PodObject, host: str) -> str:
+    def _spare(self, gang: GatedGang, pod: PodObject, host: str) -> str:
         """Another host of the same rack for one pod; empty if there is none."""
         level = self.cluster.nvlink_level
         rack = next((n.labels.get(level, "") for n in self.cluster.nodes if n.name == self.node_of[host]), "")
         bare = {**pod, "metadata": {"name": pod["metadata"]["name"], "namespace": gang.namespace}}  # asks for no shape
-        alone = parse_job(
-            gang_job([bare], replace(gang.member, gang=f"{gang.name}/{bare['metadata']['name']}", size=1))
-        )
+        member = replace(gang.member, gang=f"{gang.name}/{bare['metadata']['name']}", size=1)
+        alone = parse_job(gang_job([bare], member), gpu_resource=self.gpu_resource)
         wanted = {**alone.pod_sets[0].node_selector, level: rack}
         pods = replace(alone.pod_sets[0], mode=Mode.UNCONSTRAINED, level="", slices=(), node_selector=wanted)
         answer = self.engine.place(replace(alone, pod_sets=(pods,)), at=self.at) if rack else None

@@ -57,6 +57,7 @@ class Mirror:
         self.listed = threading.Event()  # set once they have all been read
 
     def objects(self) -> list[Object]:
+        """All of them, as they are now."""
         with self._lock:
             return list(self._objects.values())
 
@@ -69,6 +70,7 @@ class Mirror:
         self._changed.set()
 
     def drop(self, item: Object) -> None:
+        """Forget an object that is gone."""
         with self._lock:
             self._objects.pop(_key(item), None)
         self._changed.set()

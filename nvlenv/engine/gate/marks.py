@@ -8,7 +8,7 @@ compressed) of host names for each kind of pod, where pods that ask for the same
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
@@ -21,10 +21,11 @@ PLAN = "nvlenv/gang-plan"  # annotation: the plan of the gang
 ENDED = ("Succeeded", "Failed")
 
 PodObject = dict[str, Any]
-GangPlan = Mapping[str, Sequence[str]]  # kind of pod -> host of each of them, by rank
+HostsByKind = dict[str, list[str]]  # a plan: kind of pod -> host of each of them, by rank
 
 
 def gates_of(pod: PodObject) -> list[str]:
+    """Names of the scheduling gates that still hold the pod."""
     return [gate["name"] for gate in pod["spec"].get("schedulingGates") or ()]
 
 
@@ -50,7 +51,7 @@ def kind_of(gpus: int, cpu: int, memory: int) -> str:
     return f"{gpus}/{cpu}m/{memory}"
 
 
-def write_plan(plan: GangPlan) -> str:
+def write_plan(plan: HostsByKind) -> str:
     """The plan as the text of an annotation."""
     assignments = {}
     for kind, hosts in plan.items():
@@ -59,7 +60,7 @@ def write_plan(plan: GangPlan) -> str:
     return json.dumps(assignments, separators=(",", ":"))
 
 
-def read_plan(text: str, where: str) -> dict[str, list[str]]:
+def read_plan(text: str, where: str) -> HostsByKind:
     """The plan in an annotation; `InputError` if somebody has changed it into something else."""
     try:
         assignments = json.loads(text)
@@ -67,14 +68,14 @@ def read_plan(text: str, where: str) -> dict[str, list[str]]:
         assignments = None
     if not isinstance(assignments, dict):
         raise InputError(where, PLAN, text[:80], "the plan that the gate wrote")
-    plan: dict[str, list[str]] = {}
+    plan: HostsByKind = {}
     for kind, data in assignments.items():
         domains = parse_assignment(data, f"{where}, {PLAN}").domains
         plan[kind] = [path[-1] for path, count in domains for _ in range(count)]
     return plan
 
 
-def plan_of(pods: Iterable[PodObject]) -> dict[str, list[str]] | None:
+def plan_of(pods: Iterable[PodObject]) -> HostsByKind | None:
     """The plan of a gang, by the youngest of its pods that carries one: it knows of replaced nodes."""
     with_plan = [pod for pod in pods if PLAN in (pod["metadata"].get("annotations") or {})]
     if not with_plan:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from nvlenv.common.errors import InputError
 from nvlenv.engine.formats.document import Field
-from nvlenv.engine.formats.gate_gang import Member, read_member
+from nvlenv.engine.formats.gangs import Member, read_member
 from nvlenv.engine.formats.values import pod_demand
 from nvlenv.engine.gate.marks import GATE, PodObject, gates_of, host_given, is_active, kind_of, plan_of
 
 
 @dataclass(frozen=True)
-class Gang:
+class GatedGang:
     """Pods that belong together, some of them gated."""
 
     name: str  # namespace/kind/name
@@ -23,10 +23,12 @@ class Gang:
 
     @property
     def namespace(self) -> str:
+        """Of all its pods."""
         return self.name.partition("/")[0]
 
     @property
     def gated(self) -> list[PodObject]:
+        """Its pods that wait for the gate, by rank."""
         return [pod for pod in self.pods if GATE in gates_of(pod)]
 
     @property
@@ -55,7 +57,7 @@ class Gang:
         return [(pod, next(left.get(kinds[id(pod)], iter(())), "")) for pod in self.gated]
 
 
-def gangs_of(pods: Sequence[PodObject]) -> tuple[list[Gang], dict[str, str]]:
+def gated_gangs(pods: Sequence[PodObject]) -> tuple[list[GatedGang], dict[str, str]]:
     """The gangs with gated pods, by turn, and what is wrong with gated pods that belong to none."""
     members: dict[str, list[tuple[Member, PodObject]]] = {}
     wrong: dict[str, str] = {}
@@ -72,10 +74,11 @@ def gangs_of(pods: Sequence[PodObject]) -> tuple[list[Gang], dict[str, str]]:
     gangs = []
     for name, entries in members.items():
         entries.sort(key=lambda entry: (entry[0].rank, entry[0].name))
-        gangs.append(Gang(name, tuple(pod for _, pod in entries), entries[0][0]))
+        gangs.append(GatedGang(name, tuple(pod for _, pod in entries), entries[0][0]))
     return sorted((gang for gang in gangs if gang.gated), key=lambda gang: gang.turn), wrong
 
 
 def kind_of_pod(pod: PodObject, gpu_resource: str) -> str:
+    """The kind of a pod, by what its containers ask for."""
     demand = pod_demand(Field("cluster", pod)["spec"], gpu_resource)
     return kind_of(demand.gpus, demand.cpu, demand.memory)

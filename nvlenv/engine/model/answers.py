@@ -6,9 +6,11 @@ Names are those of the snapshot: jobs by their id, nodes by their name, racks by
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 
 class Cause(StrEnum):
@@ -26,7 +28,7 @@ class Loss(StrEnum):
 
     VERIFICATION = "verification"  # a test of idle nodes, it gives way to any real job
     PREEMPTED = "preempted"  # of lower priority, its GPUs are needed
-    BESIDE = "beside"  # of lower priority, its cpu, memory or place among the pods of a node is needed
+    RESOURCES = "beside"  # of lower priority, its cpu, memory or place among the pods of a node is needed
     MOVED = "moved"  # restarted elsewhere
     FAILED = "failed"  # its node failed and its rack has no spare
 
@@ -36,7 +38,7 @@ class Answer:
 
     def to_dict(self) -> dict[str, Any]:
         """Nested mappings, lists, texts and numbers only."""
-        data: dict[str, Any] = _plain(self)
+        data: dict[str, Any] = to_jsonable_python(self)
         return data
 
 
@@ -200,14 +202,5 @@ class Clearing(Answer):
         return (self.slots_after - self.slots_before) / max(1, self.nodes_moved)
 
     def to_dict(self) -> dict[str, Any]:
+        """With `slots_per_node`."""
         return {**super().to_dict(), "slots_per_node": self.slots_per_node}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Answer):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}  # type: ignore[arg-type]
-    if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(entry) for entry in value]
-    return str(value) if isinstance(value, StrEnum) else value

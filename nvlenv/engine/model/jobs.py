@@ -1,13 +1,11 @@
-"""What somebody asks for: a job's pods, and what they promise themselves from the topology.
+"""A job, on its whole way from the file that asks for it to the nodes that it runs on: one record.
+
+While it waits, `pod_sets` say what it asks for; once it runs, `pods` say where it is. A cluster's file knows its
+running jobs by their pods alone, a job's file knows what is asked for alone.
 
 >>> job = parse_job("sbatch --nodes=16 --gpus-per-node=4 --segment=8 --time=1-00:00:00 train.sh")
->>> job.pods, job.gpus, job.slice_pods, job.estimate
+>>> job.workers.pods, job.gpus, job.workers.slices[0].size, job.estimate
 (16, 64, 8, 24.0)
-
-`load_job` reads a Kubernetes Job, JobSet, Deployment, StatefulSet, Pod or Kueue Workload with Kueue's topology
-annotations, a batch script or option line of Slurm, or the project's own JSON:
-
-    {"name": "hero", "pods": 128, "gpus_per_pod": 4, "slice_pods": 16, "priority": 4, "estimate_hours": 24}
 """
 
 from __future__ import annotations
@@ -17,15 +15,18 @@ from dataclasses import dataclass, field, replace
 
 from nvlenv.cluster.types import Mode
 from nvlenv.common.errors import InputError
-from nvlenv.engine.model.snapshot import UNLIMITED, check_priority
+from nvlenv.engine.model.answers import Binding, Eviction, Loss
 from nvlenv.policies.kueue.types import Layer, Toleration
 
+UNLIMITED = 2**63 - 1  # of a resource that the source says nothing about: it never keeps a pod away
 MAX_GPUS = 2**31 - 1  # of one job: the arrays of the simulator hold 32 bits
+MAX_PRIORITY = 2**31 - 1  # of Kubernetes: 32 bits with a sign
+NOT_OF_FILES = {"bindings", "speed"}  # fields of a job that no cluster's file tells
 
 
 @dataclass(frozen=True)
 class PodSet:
-    """Equal pods, and their topology request in Kueue's terms.
+    """Equal pods that are asked for, and their topology request in Kueue's terms.
 
     With slices, every `slices[0].size` pods (every slice) share one domain of `slices[0].level`, further layers divide
     a slice in turn, and `mode` and `level` speak of the pod set as a whole; without, of all pods.
@@ -45,29 +46,74 @@ class PodSet:
 
     @property
     def gpus(self) -> int:
+        """GPUs of all its pods."""
         return self.pods * self.gpus_per_pod
 
 
 @dataclass(frozen=True)
-class JobRequest:
-    """A job to be placed as a whole or not at all. Short names speak of its workers, by far the most of it."""
+class Pod:
+    """A pod of a running job, on its node."""
 
-    name: str
-    pod_sets: tuple[PodSet, ...]
-    namespace: str = "default"
+    node: str
+    gpus: int
+    cpu: int = 0  # milli-cores
+    memory: int = 0  # bytes
+    name: str = ""  # empty: promised by Kueue's assignment, not created yet
     uid: str = ""
-    gang: str = ""  # the name by which its pods find each other, where it is another than `name`
-    queue: str = ""  # LocalQueue, or Slurm partition
-    qos: str = ""
+    terminating: bool = False  # holds its resources until it is gone
+
+
+@dataclass(frozen=True)
+class Job:
+    """Pods that belong together, placed as a whole or not at all: a gang, the replicas of a service, a single pod."""
+
+    id: str = ""  # unique in its cluster; empty: "namespace/name"
+    pods: tuple[Pod, ...] = ()  # its assignment; empty: it has none
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    queue: str = ""  # LocalQueue or Slurm partition, of a running job ClusterQueue; empty: outside all queues
     priority: int = 0
-    estimate: float | None = None  # h that it may run
-    preemptible: bool = True
-    movable: bool = False
+    preemptible: bool = False  # may be evicted for a job of higher priority
+    movable: bool = False  # may be restarted elsewhere
+    verification: bool = False  # a test of idle nodes, evicted at once by any real job: shown, never counted
+    start: float | None = None  # s since 1970 (UTC)
+    estimate: float | None = None  # h that it may run from its start
+    # What it asks for. None of it is known of a running job: its pods have taken the place of it.
+    pod_sets: tuple[PodSet, ...] = ()
+    gang: str = ""  # the name by which its pods find each other, where it is another than `name`
+    qos: str = ""
     exclusive: bool = False  # takes whole nodes, however few GPUs it uses there
     comm_fraction: float | None = None  # share of a step spent in communication at the ideal shape, in [0, 1)
     checkpoint_hours: float | None = None  # h of work between checkpoints; inf: none
     restart_hours: float | None = None  # h of work that a restart costs
     notes: tuple[str, ...] = ()  # what the reader had to decide or leave out, for people
+    # How this engine placed it; no cluster's file tells that.
+    bindings: tuple[Binding, ...] = field(default=(), compare=False)
+    speed: float = field(default=1.0, compare=False)  # relative to the best shape of its size and slice
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            object.__setattr__(self, "id", f"{self.namespace or 'default'}/{self.name}")
+
+    @property
+    def ours(self) -> bool:
+        """True if this engine placed it, so that it can place it again."""
+        return bool(self.bindings)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that it holds; those that it asks for while it holds none."""
+        return sum(pod.gpus for pod in self.pods) if self.pods else sum(pods.gpus for pods in self.pod_sets)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Names of its nodes, sorted, each once."""
+        return tuple(sorted({pod.node for pod in self.pods}))
+
+    def pods_on(self, node: str) -> tuple[Pod, ...]:
+        """Its pods on one node."""
+        return tuple(pod for pod in self.pods if pod.node == node)
 
     @property
     def workers(self) -> PodSet:
@@ -76,54 +122,8 @@ class JobRequest:
         members = [pods for pods in self.pod_sets if largest.group and pods.group == largest.group]
         return max(members or [largest], key=lambda pods: pods.pods)
 
-    @property
-    def leader(self) -> PodSet | None:
-        """The other pod set of the workers' group."""
-        grouped = (p for p in self.pod_sets if p.group and p.group == self.workers.group and p is not self.workers)
-        return next(grouped, None)
-
-    @property
-    def pods(self) -> int:
-        return self.workers.pods
-
-    @property
-    def gpus_per_pod(self) -> int:
-        return self.workers.gpus_per_pod
-
-    @property
-    def gpus(self) -> int:
-        """GPUs of all pod sets."""
-        return sum(pods.gpus for pods in self.pod_sets)
-
-    @property
-    def cpu(self) -> int:
-        """Milli-cores of one worker."""
-        return self.workers.cpu
-
-    @property
-    def memory(self) -> int:
-        """Bytes of one worker."""
-        return self.workers.memory
-
-    @property
-    def mode(self) -> Mode:
-        return self.workers.mode
-
-    @property
-    def level(self) -> str:
-        return self.workers.level
-
-    @property
-    def slice_level(self) -> str:
-        return self.workers.slices[0].level if self.workers.slices else ""
-
-    @property
-    def slice_pods(self) -> int:
-        """Pods of one slice; 0: no slices."""
-        return self.workers.slices[0].size if self.workers.slices else 0
-
-    def on(self, levels: Sequence[str], nvlink_level: str) -> JobRequest:
-        """The job with its levels named in full, or why this topology cannot have it.
+    def on(self, levels: Sequence[str], nvlink_level: str) -> Job:
+        """The job with the levels of its request named in full, or why this topology cannot have it.
 
         Parameters
         ----------
@@ -135,9 +135,23 @@ class JobRequest:
         """
         return replace(self, pod_sets=tuple(_on(self.name, pods, levels, nvlink_level) for pods in self.pod_sets))
 
+    def placed(self, pods: Sequence[Pod], bindings: tuple[Binding, ...], speed: float, queue: str, start: float) -> Job:
+        """The job as it runs from `start` (s since 1970) on, with what a cluster's file would tell of it."""
+        return Job(
+            self.id, tuple(pods), self.name, self.namespace, self.uid, queue, self.priority, self.preemptible,
+            self.movable, start=start, estimate=self.estimate, bindings=bindings, speed=speed,
+        )  # fmt: skip
 
-def check_job(where: str, job: JobRequest) -> None:
-    """Raise `InputError` for a job that no cluster could have as it stands."""
+    def eviction(self, reason: Loss, cost: float = 0.0, node: str = "", moved_to: tuple[Binding, ...] = ()) -> Eviction:
+        """The answer that this job leaves its nodes, or only the pods on one node; `cost` in GPU-hours of work."""
+        leaving = self.pods_on(node) if node else self.pods
+        names = tuple(pod.name for pod in leaving if pod.name)
+        nodes, gpus = (node,) if node else self.nodes, sum(pod.gpus for pod in leaving)
+        return Eviction(self.id, reason, nodes, names, gpus, cost, moved_to)
+
+
+def check_job(where: str, job: Job) -> None:
+    """Raise `InputError` for a request that no cluster could have as it stands."""
     if not 1 <= job.gpus <= MAX_GPUS:
         raise InputError(where, f"job {job.name}", f"{job.gpus} GPUs", f"1 to {MAX_GPUS} GPUs")
     check_priority(where, f"job {job.name}, priority", job.priority)
@@ -158,12 +172,17 @@ def check_job(where: str, job: JobRequest) -> None:
             _check_group(where, place, pods, [other for other in job.pod_sets if other.group == pods.group])
 
 
+def check_priority(where: str, place: str, priority: int) -> None:
+    """Raise `InputError` for a priority that neither Kubernetes nor the simulator could hold."""
+    if not -MAX_PRIORITY - 1 <= priority <= MAX_PRIORITY:
+        raise InputError(where, place, priority, f"{-MAX_PRIORITY - 1} to {MAX_PRIORITY}")
+
+
 def _check_group(where: str, place: str, pods: PodSet, members: Sequence[PodSet]) -> None:
     """Kueue's rules for leader and workers."""
     if pods.slices or pods.mode == Mode.UNCONSTRAINED:
-        raise InputError(
-            where, place, f"group {pods.group} with {_shape(pods)}", "required or preferred, without slices"
-        )
+        found = f"group {pods.group} with {_shape(pods)}"
+        raise InputError(where, place, found, "required or preferred, without slices")
     if len(members) != 2 or min(member.pods for member in members) != 1:
         found = f"group {pods.group} of pod sets with {[member.pods for member in members]} pods"
         raise InputError(where, place, found, "two pod sets, one of them of one pod")

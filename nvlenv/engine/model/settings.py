@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
+from nvlenv.cluster.hardware import HERO_SHARE, NETWORK, NVLINK, SLICE_NODES
 from nvlenv.common.errors import InputError
 from nvlenv.simulator.load import Rules
 
@@ -18,8 +21,8 @@ def _usual_weights() -> dict[int, float]:
 class Settings:
     """The defaults are those of the scenario lab-16, on which policies are trained."""
 
-    slice_nodes: int = 16  # the slice that reservations and the policy's features speak of
-    hero_share: float = 0.25  # a job that asks for this share of the cluster is a hero
+    slice_nodes: int = SLICE_NODES  # the slice that reservations and the policy's features speak of
+    hero_share: float = HERO_SHARE  # a job that asks for this share of the cluster is a hero
     max_evictions: int = 3  # a job that was evicted so often is not evicted again
     # Priority -> cost of a waiting GPU-hour of jobs that require a shape; 1 for other priorities and all other jobs.
     weights: Mapping[int, float] = field(default_factory=_usual_weights)
@@ -29,8 +32,8 @@ class Settings:
     restart_hours: float = 0.25  # of work that a restart costs, of a job that says nothing
     comm_fraction: float = 0.0  # share of a step spent in communication, of a job that says nothing
     collective: str = "recursive-doubling"
-    nvlink: float = 900.0  # GB/s
-    network: float = 50.0  # GB/s
+    nvlink: float = NVLINK  # GB/s
+    network: float = NETWORK  # GB/s
 
     def __post_init__(self) -> None:
         counts = {"slice_nodes": self.slice_nodes, "max_evictions": self.max_evictions + 1}
@@ -50,7 +53,9 @@ class Settings:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        return {**vars(self), "weights": {str(key): value for key, value in self.weights.items()}}
+        """As JSON data."""
+        data: dict[str, Any] = to_jsonable_python(self)
+        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Settings:

@@ -12,27 +12,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from pydantic import TypeAdapter
+
+from nvlenv.cluster.hardware import NETWORK, NVLINK
 from nvlenv.cluster.topology import SEPARATOR, cluster_from_nodes
 from nvlenv.cluster.types import ClusterSpec, QueueSpec
 from nvlenv.common.errors import InputError
+from nvlenv.engine.model.jobs import NOT_OF_FILES, UNLIMITED, Job, check_priority
 from nvlenv.policies.kueue.types import Taint
 
-UNLIMITED = 2**63 - 1  # of a resource that the source says nothing about: it never keeps a pod away
+FORMAT = "nvlenv-cluster/1"
 MAX_GPUS_PER_NODE = 1024
 MAX_QUOTA = 2**40  # GPUs, what the simulator takes for no limit
-MAX_PRIORITY = 2**31 - 1  # of Kubernetes: 32 bits with a sign
-FORMAT = "nvlenv-cluster/1"
+GPU = "nvidia.com/gpu"  # the usual name of the resource
 
 _NO_HOST = re.compile(r"[\[\],\s]")  # characters that host lists give a meaning
-
-
-GPU = "nvidia.com/gpu"  # the usual name of the resource
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ class Options:
 
 
 class NodeState(StrEnum):
+    """Whether a node takes pods."""
+
     UP = "up"
     CORDONED = "cordoned"  # running pods stay, no new ones come
     FAILED = "failed"  # not ready
@@ -77,46 +79,6 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Pod:
-    """A pod of a job, on its node."""
-
-    node: str
-    gpus: int
-    cpu: int = 0  # milli-cores
-    memory: int = 0  # bytes
-    name: str = ""  # empty: promised by Kueue's assignment, not created yet
-    uid: str = ""
-    terminating: bool = False  # holds its resources until it is gone
-
-
-@dataclass(frozen=True)
-class Job:
-    """Pods that belong together: a gang, the replicas of a service, or a single pod."""
-
-    id: str  # unique in the snapshot
-    pods: tuple[Pod, ...]
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    queue: str = ""  # ClusterQueue, or what the queue label says if that is not known; empty: outside all queues
-    priority: int = 0
-    preemptible: bool = False  # may be evicted for a job of higher priority
-    movable: bool = False  # may be restarted elsewhere
-    verification: bool = False  # a test of idle nodes, evicted at once by any real job: shown, never counted
-    start: float | None = None  # s since 1970 (UTC)
-    estimate: float | None = None  # h that it may run from its start
-
-    @property
-    def gpus(self) -> int:
-        return sum(pod.gpus for pod in self.pods)
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """Names of its nodes, sorted, each once."""
-        return tuple(sorted({pod.node for pod in self.pods}))
-
-
-@dataclass(frozen=True)
 class Unreachable:
     """Idle GPUs of one node that no pod of a given size can get, and why."""
 
@@ -139,7 +101,7 @@ class ClusterSnapshot:
     notes: tuple[str, ...] = ()  # what the reader had to decide or leave out, for people
     source: str = field(default="cluster", compare=False)  # the files it was read from
 
-    def cluster_spec(self, nvlink: float = 900.0, network: float = 50.0) -> ClusterSpec:
+    def cluster_spec(self, nvlink: float = NVLINK, network: float = NETWORK) -> ClusterSpec:
         """The cluster as the simulator sees it; failed nodes count as cordoned. Bandwidths in GB/s."""
         return replace(self._spec, nvlink=nvlink, network=network)
 
@@ -188,11 +150,6 @@ class ClusterSnapshot:
                 found.append(Unreachable(node.name, lost, reason, self._largest_holder(node.name, reason)))
         return tuple(found)
 
-    def unreachable_gpus(self, pod_cpu: int = 0, pod_memory: int = 0, pod_gpus: int | None = None) -> dict[str, int]:
-        """GPUs that `unreachable` finds on each node, 0 where it finds none."""
-        found = {lost.node: lost.gpus for lost in self.unreachable(pod_cpu, pod_memory, pod_gpus)}
-        return {node.name: found.get(node.name, 0) for node in self.nodes}
-
     def unreachable_report(self, pod_cpu: int = 0, pod_memory: int = 0, pod_gpus: int | None = None) -> tuple[str, ...]:
         """`unreachable` in words, the largest loss first.
 
@@ -213,7 +170,10 @@ class ClusterSnapshot:
 
     def as_json(self) -> dict[str, Any]:
         """The snapshot in the project's own format; reading its JSON text gives an equal snapshot."""
-        return {"format": FORMAT, **_plain(self)}
+        own: dict[str, Any] = _as_data().dump_python(
+            self, mode="json", exclude_defaults=True, exclude={"source": True, "jobs": {"__all__": NOT_OF_FILES}}
+        )
+        return {"format": FORMAT, **own}
 
     @cached_property
     def _held(self) -> dict[str, list[tuple[str, Resources]]]:
@@ -241,6 +201,11 @@ class ClusterSnapshot:
             if getattr(amount, resource):
                 totals[job] = totals.get(job, 0) + getattr(amount, resource)
         return max(totals, key=lambda job: totals[job], default="")
+
+
+@cache
+def _as_data() -> TypeAdapter[ClusterSnapshot]:
+    return TypeAdapter(ClusterSnapshot)
 
 
 def make_snapshot(
@@ -291,12 +256,6 @@ def make_snapshot(
     return snapshot
 
 
-def check_priority(where: str, place: str, priority: int) -> None:
-    """Raise `InputError` for a priority that neither Kubernetes nor the simulator could hold."""
-    if not -MAX_PRIORITY - 1 <= priority <= MAX_PRIORITY:
-        raise InputError(where, place, priority, f"{-MAX_PRIORITY - 1} to {MAX_PRIORITY}")
-
-
 def _check_amounts(where: str, jobs: Iterable[Job]) -> None:
     """Pods may hold more than their node has, not more than 64 bits hold."""
     held: dict[str, tuple[int, int]] = {}
@@ -318,23 +277,3 @@ def _check_names(where: str, kind: str, names: Sequence[str]) -> None:
     double = next((name for name, following in pairwise(sorted(names)) if name == following), None)
     if double is not None:
         raise InputError(where, f"{kind} {double}", "two of this name", "one")
-
-
-def _plain(value: Any) -> Any:
-    """Dataclasses as mappings without the fields that have their default."""
-    if hasattr(value, "__dataclass_fields__"):
-        kind: Any = type(value)
-        defaults = _defaults(kind)
-        return {name: _plain(getattr(value, name)) for name in defaults if getattr(value, name) != defaults[name]}
-    if isinstance(value, Mapping):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, tuple):
-        return [_plain(entry) for entry in value]
-    return str(value) if isinstance(value, StrEnum) else value
-
-
-@cache
-def _defaults(kind: Any) -> dict[str, Any]:
-    """The default of each field that takes part in comparisons; MISSING where there is none."""
-    compared = [f for f in fields(kind) if f.compare]
-    return {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in compared}

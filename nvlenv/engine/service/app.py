@@ -1,7 +1,8 @@
 """The HTTP API: what each path takes, and what it answers.
 
-Jobs come in any format that `nvlenv.engine.model.jobs.parse_job` reads: the project's own JSON, a Kubernetes Job, JobSet or
-Workload as JSON or YAML, an sbatch script. A refusal is an answer too: 409, with the reason and every rack's own.
+Jobs come in any format that `nvlenv.engine.formats.load.parse_job` reads: the project's own JSON, a Kubernetes Job,
+JobSet or Workload as JSON or YAML, an sbatch script. A refusal is an answer too: 409, with the reason and every rack's
+own.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from starlette.exceptions import HTTPException
 
 from nvlenv.common.errors import InputError
 from nvlenv.engine.formats import document
+from nvlenv.engine.formats.options import LARGEST
 from nvlenv.engine.model.answers import Answer, NodeLoss, Placed, Refused, Slots
 from nvlenv.engine.service.extender import VERBS
-from nvlenv.engine.service.limits import MEBIBYTE, BearerToken, BodyLimit, SameOrigin, problem
-from nvlenv.engine.service.metrics import SLICES, Measured, Metrics
+from nvlenv.engine.service.limits import MEBIBYTE, BodyLimit, Guard, Problem, problem
+from nvlenv.engine.service.metrics import Measured, Metrics
 from nvlenv.engine.service.shared import SharedEngine, UnavailableError
+from nvlenv.simulator.state import SLOT_SIZES
 
 BODY_LIMIT = MEBIBYTE
 EXTENDER = "/scheduler"
@@ -43,21 +46,16 @@ EXTENDER_ARGS = {
 }
 
 
-class Problem(BaseModel):
-    """What is wrong with a request."""
-
-    where: str
-    field: str
-    found: str
-    expected: str
-
-
 class JobId(BaseModel):
+    """Which job: "namespace/name", as `place` and `enqueue` answer it."""
+
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"job": "default/hero"}})
     job: str = Field(max_length=1024)
 
 
 class NodeName(BaseModel):
+    """Which node, by the name that the cluster's files give it."""
+
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"node": "rack-000-node-00"}})
     node: str = Field(max_length=1024)
 
@@ -87,9 +85,7 @@ def create_app(engine: SharedEngine, token: str = "") -> FastAPI:
     metrics = Metrics(engine)
     app = FastAPI(title="nvlenv placement engine", description=__doc__, responses=PROBLEMS)
     app.add_middleware(BodyLimit, limit=BODY_LIMIT, prefix=EXTENDER, prefix_limit=EXTENDER_LIMIT)
-    if token:
-        app.add_middleware(BearerToken, token=token)
-    app.add_middleware(SameOrigin)
+    app.add_middleware(Guard, token=token)
     app.add_middleware(Measured, metrics=metrics)
     _add_errors(app)
     _add_jobs(app, engine, metrics)
@@ -156,9 +152,9 @@ def _add_views(app: FastAPI, engine: SharedEngine, metrics: Metrics) -> None:
     def slots(sizes: Annotated[list[int] | None, Query(max_length=MAX_SLICES)] = None) -> Response:
         """Free slots by slice size in nodes, as the policy sees them."""
         for size in sizes or ():
-            if not 1 <= size <= 2**31 - 1:
+            if not 1 <= size <= LARGEST:
                 raise InputError("request", "sizes", size, "nodes of a slice, at least 1")
-        return _answered(engine.slots(sizes or SLICES))
+        return _answered(engine.slots(sizes or SLOT_SIZES))
 
     @app.get("/healthz", tags=["service"])
     def healthz() -> Response:
@@ -188,7 +184,7 @@ def _changed(engine: SharedEngine, name: str, argument: str) -> Response:
     try:
         answer = engine.do(name, argument)
     except InputError as error:  # the only thing that can be wrong is the name
-        return _problem(404, error.field, str(error.found), error.expected)
+        return problem(404, error.field, str(error.found), error.expected)
     return _answered(answer) if isinstance(answer, Answer) else JSONResponse({"done": True})
 
 
@@ -203,25 +199,20 @@ def _answered(answer: Answer, status: int = 200) -> Response:
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(InputError)
     def malformed(request: Request, error: InputError) -> Response:
-        return _problem(422, error.field, str(error.found), error.expected)
+        return problem(422, error.field, str(error.found), error.expected)
 
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
-        return _problem(
-            422, ".".join(str(part) for part in first["loc"]), document.shown(first["input"]), str(first["msg"])
-        )
+        field = ".".join(map(str, first["loc"]))
+        return problem(422, field, document.quoted(first["input"]), str(first["msg"]))
 
     @app.exception_handler(UnavailableError)
     def unavailable(request: Request, error: UnavailableError) -> Response:
-        return _problem(503, "", str(error), "a journal that can be written")
+        return problem(503, "", str(error), "a journal that can be written")
 
     @app.exception_handler(HTTPException)
     def unknown(request: Request, error: HTTPException) -> Response:
         if error.status_code == 400:  # bytes that are no text in any encoding that JSON may have
-            return _problem(400, "body", str(error.detail), "JSON")
-        return _problem(error.status_code, "path", f"{request.method} {request.url.path}", "what /docs lists")
-
-
-def _problem(status: int, field: str, found: str, expected: str) -> Response:
-    return JSONResponse(problem("request", field, found, expected), status)
+            return problem(400, "body", str(error.detail), "JSON")
+        return problem(error.status_code, "path", f"{request.method} {request.url.path}", "what /docs lists")

@@ -14,9 +14,9 @@ from typing import Any
 
 from nvlenv.common.errors import InputError
 from nvlenv.engine.formats.document import Field
-from nvlenv.engine.formats.gate_gang import gang_job, read_member
+from nvlenv.engine.formats.gangs import gang_job, read_member
 from nvlenv.engine.model.answers import Refused
-from nvlenv.engine.service.plans import Plan
+from nvlenv.engine.service.plans import GangPlan
 from nvlenv.engine.service.shared import SharedEngine
 
 MAX_SCORE = 10
@@ -40,8 +40,7 @@ def filter_nodes(engine: SharedEngine, args: Field) -> dict[str, Any]:
 
 def prioritize(engine: SharedEngine, args: Field) -> list[dict[str, Any]]:
     """ExtenderArgs -> HostPriorityList: the highest score for the pod's own node, 0 for all others."""
-    member, plan = _plan_of(engine, _key(args, "Pod"))
-    own = plan.node_of(member) if plan else ""
+    _, own = _plan_of(engine, _key(args, "Pod"))
     return [{"Host": name, "Score": MAX_SCORE if name == own else 0} for name in _node_names(args)]
 
 
@@ -52,8 +51,7 @@ def preempt(engine: SharedEngine, args: Field) -> dict[str, Any]:
     that the engine knows only those that the gang's plan evicts; the others hold no place that it has given, as the
     verification pods do not that come and go on idle nodes.
     """
-    member, plan = _plan_of(engine, _key(args, "Pod"))
-    own = plan.node_of(member) if plan else ""
+    plan, own = _plan_of(engine, _key(args, "Pod"))
     given = [_key(args, key) for key in ("NodeNameToVictims", "NodeNameToMetaVictims")]
     allowed = {}
     for node, victims in (entry for field in given for entry in field.entries()):
@@ -87,13 +85,14 @@ def _planned_node(engine: SharedEngine, pod: Field) -> tuple[str, str]:
     return node, f"the gang's plan has node {node} for this pod"
 
 
-def _plan_of(engine: SharedEngine, pod: Field) -> tuple[str, Plan | None]:
-    """The pod's uid, and the plan of its gang if there is one."""
+def _plan_of(engine: SharedEngine, pod: Field) -> tuple[GangPlan | None, str]:
+    """The plan of the pod's gang if there is one, and the pod's own node; empty if it has none yet."""
     try:
         member = read_member(pod)
     except InputError:
-        return "", None
-    return member.uid, engine.planned(member.gang)
+        return None, ""
+    plan = engine.planned(member.gang)
+    return plan, plan.node_of(member.uid) if plan else ""
 
 
 def _key(field: Field, name: str) -> Field:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,16 +49,13 @@ class Journal:
         self.path = Path(path)
         try:
             self._db = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
+            with ExitStack() as on_error:
+                on_error.callback(self._db.close)
+                self._open()
+                on_error.pop_all()
         except sqlite3.Error as error:
-            raise self._unusable(error) from None
-        try:
-            self._open()
-        except sqlite3.Error as error:
-            self._db.close()
-            raise self._unusable(error) from None
-        except InputError:
-            self._db.close()
-            raise
+            expected = "a journal that this service can write, and that no other one uses"
+            raise InputError(self.path, "", f"{error}", expected) from None
 
     def _open(self) -> None:
         self._db.execute("PRAGMA locking_mode=EXCLUSIVE").fetchall()
@@ -74,12 +71,8 @@ class Journal:
                     self._db.execute(statement)
                 self._db.execute("INSERT INTO origin VALUES ('format', ?)", (FORMAT,))
 
-    def _unusable(self, error: sqlite3.Error) -> InputError:
-        return InputError(
-            self.path, "", f"{error}", "a journal that this service can write, and that no other one uses"
-        )
-
     def close(self) -> None:
+        """Let go of the file and its lock."""
         self._db.close()
 
     @contextmanager
@@ -127,6 +120,7 @@ class Journal:
     # Reading
 
     def origin(self) -> dict[str, str]:
+        """The format, and where the first state came from."""
         return dict(self._db.execute("SELECT key, value FROM origin").fetchall())
 
     def state(self) -> Any:
@@ -141,6 +135,7 @@ class Journal:
                 yield Record(seq, json.loads(operation), json.loads(answer))
 
     def plans(self) -> dict[str, Any]:
+        """The plans of gangs, by name."""
         return {gang: json.loads(plan) for gang, plan in self._db.execute("SELECT gang, plan FROM plans")}
 
 

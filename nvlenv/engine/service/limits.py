@@ -1,25 +1,61 @@
-"""Who may ask, and how much at once: layers of ASGI around the application."""
+"""Who may ask, and how much at once: layers of ASGI around the application, and what refusals look like."""
 
 from __future__ import annotations
 
 import hmac
-import ipaddress
-import json
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from pydantic import BaseModel
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 OPEN_PATHS = frozenset({"/healthz"})  # a kubelet probe has no token
 MEBIBYTE = 2**20
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a server bound to this address can be reached from its own machine only."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
+class Problem(BaseModel):
+    """What is wrong with a request: the body of every 4xx answer."""
+
+    where: str
+    field: str
+    found: str
+    expected: str
+
+
+def problem(status: int, field: str, found: str, expected: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    """An answer that says what is wrong."""
+    body = Problem(where="request", field=field, found=found, expected=expected)
+    return JSONResponse(body.model_dump(), status, headers)
+
+
+def refusal(status: int, field: str, found: str, expected: str) -> JSONResponse:
+    """An answer after which the connection closes, as a body may be left unread."""
+    headers = {"connection": "close"} | ({"www-authenticate": "Bearer"} if status == 401 else {})
+    return problem(status, field, found, expected, headers)
+
+
+class Guard:
+    """Refuses what may not ask.
+
+    403: what a page of another site has a browser ask, as a loopback address does not keep that out. 401: what does not
+    carry the token, if there is one; compared in constant time.
+    """
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self.app, self.expected = app, f"Bearer {token}".encode() if token else b""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refused = self._refusal(scope) if scope["type"] == "http" else None
+        await (refused or self.app)(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> JSONResponse | None:
+        origin, given = _header(scope, b"origin"), _header(scope, b"authorization")
+        if origin and origin.rpartition(b"//")[2] != _header(scope, b"host"):
+            return refusal(403, "Origin", ascii(origin.decode("latin-1")), "a page of this service, or no page")
+        is_open = not self.expected or scope["path"] in OPEN_PATHS
+        if is_open or hmac.compare_digest(given, self.expected):
+            return None
+        found = "another token" if given else "no token"
+        return refusal(401, "Authorization", found, "Bearer and the token of this service")
 
 
 class BodyLimit:
@@ -38,7 +74,8 @@ class BodyLimit:
         limit = self.prefix_limit if scope["path"].startswith(self.prefix) else self.limit
         announced = _header(scope, b"content-length")
         if announced.isdigit() and int(announced) > limit:
-            await refuse(send, 413, "body", f"{int(announced)} bytes", f"at most {limit} bytes")
+            answer = refusal(413, "body", f"{int(announced)} bytes", f"at most {limit} bytes")
+            await answer(scope, receive, send)
             return
         body = bytearray()
         while True:
@@ -47,62 +84,18 @@ class BodyLimit:
                 return
             body += message.get("body", b"")
             if len(body) > limit:
-                await refuse(send, 413, "body", f"more than {limit} bytes", f"at most {limit} bytes")
+                answer = refusal(413, "body", f"more than {limit} bytes", f"at most {limit} bytes")
+                await answer(scope, receive, send)
                 return
             if not message.get("more_body", False):
                 break
         whole: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
-        await self.app(scope, lambda: _next(whole, receive), send)
 
+        async def replayed() -> Message:
+            """The body once, then whatever the server says: the client's leaving."""
+            return whole.pop() if whole else await receive()
 
-async def _next(whole: list[Message], receive: Receive) -> Message:
-    """The body once, then whatever the server says: the client's leaving."""
-    return whole.pop() if whole else await receive()
-
-
-class BearerToken:
-    """Refuses with 401 what does not carry the token; compared in constant time."""
-
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self.app, self.expected = app, f"Bearer {token}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            given = _header(scope, b"authorization")
-            if not hmac.compare_digest(given, self.expected):
-                found = "another token" if given else "no token"
-                await refuse(send, 401, "Authorization", found, "Bearer and the token of this service")
-                return
-        await self.app(scope, receive, send)
-
-
-class SameOrigin:
-    """Refuses with 403 what a page of another site has a browser ask: a loopback address does not keep that out."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        origin = _header(scope, b"origin") if scope["type"] == "http" else b""
-        if origin and origin.rpartition(b"//")[2] != _header(scope, b"host"):
-            await refuse(send, 403, "Origin", ascii(origin.decode("latin-1")), "a page of this service, or no page")
-            return
-        await self.app(scope, receive, send)
-
-
-def problem(where: str, field: str, found: str, expected: str) -> dict[str, Any]:
-    """The body of every 4xx answer."""
-    return {"where": where, "field": field, "found": found, "expected": expected}
-
-
-async def refuse(send: Send, status: int, field: str, found: str, expected: str) -> None:
-    """A whole 4xx answer; the connection closes, as a body may be left unread."""
-    body = json.dumps(problem("request", field, found, expected)).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    await send({"type": "http.response.start", "status": status, "headers": [*headers, (b"connection", b"close")]})
-    await send({"type": "http.response.body", "body": body})
+        await self.app(scope, replayed, send)
 
 
 def _header(scope: Scope, name: bytes) -> bytes:

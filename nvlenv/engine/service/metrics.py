@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nvlenv.cluster.fragmentation import fragmentation_index
-from nvlenv.engine.model.answers import Placed, Refused, Slots
+from nvlenv.engine.model.answers import Placed, Refused
 from nvlenv.engine.service.shared import SharedEngine
+from nvlenv.simulator.state import SLOT_SIZES
 
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-SLICES = (1, 2, 4, 8, 16, 18)  # nodes
 BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)  # s
 
 
@@ -62,7 +60,7 @@ class _ClusterCollector:
         return []  # nothing is computed when it is registered
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        slots = self._engine.slots(SLICES)
+        slots = self._engine.slots(SLOT_SIZES)
         single = {
             "nvlenv_gpus": ("GPUs of the cluster.", slots.gpus),
             "nvlenv_free_gpus": ("Free GPUs that pods may use.", slots.free_gpus),
@@ -76,13 +74,8 @@ class _ClusterCollector:
         yield _by_slice(
             "nvlenv_fragmentation_index",
             "Share of the slices that the free nodes would make side by side, but do not in their racks.",
-            _fragmentation(slots),
+            {size: fragmentation_index(list(slots.racks.values()), size) for size in SLOT_SIZES},
         )
-
-
-def _fragmentation(slots: Slots) -> dict[int, float]:
-    free = list(slots.racks.values())
-    return {size: fragmentation_index(free, size) for size in SLICES}
 
 
 def _by_slice(name: str, text: str, values: dict[int, float]) -> GaugeMetricFamily:

@@ -10,12 +10,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from nvlenv.common.errors import InputError
 from nvlenv.engine.model.answers import Binding, Eviction, Loss, NodeLoss, Placed
 
+PLAN_SECONDS = 300.0  # that a plan waits for its pods, if nobody says otherwise
+
 
 @dataclass(frozen=True)
-class Plan:
+class GangPlan:
     """Where the pods of one gang go."""
 
     job: str  # its id in the engine
@@ -25,23 +29,20 @@ class Plan:
     deadline: float  # s since 1970; of no meaning once all slots are taken
     pods: Mapping[str, int]  # uid -> slot
 
-    @classmethod
-    def from_json(cls, kept: Mapping[str, Any]) -> Plan:
-        victims = {node: tuple(uids) for node, uids in kept["victims"].items()}
-        return cls(**{**kept, "slots": tuple(kept["slots"]), "shape": tuple(kept["shape"]), "victims": victims})
-
     def as_json(self) -> dict[str, Any]:
+        """As the journal keeps it."""
         return asdict(self)
 
     @property
     def complete(self) -> bool:
+        """Whether every place is taken."""
         return len(self.pods) == len(self.slots)
 
     def node_of(self, uid: str) -> str:
         """The node of a pod; empty if it has no place yet."""
         return self.slots[self.pods[uid]] if uid in self.pods else ""
 
-    def take(self, uid: str, rank: int | None, shape: tuple[int, ...], deadline: float) -> Plan:
+    def take(self, uid: str, rank: int | None, shape: tuple[int, ...], deadline: float) -> GangPlan:
         """The plan with a slot for the pod: the one of its rank if that is free, else the first that is.
 
         Raises `InputError` for a pod unlike the others, or one too many.
@@ -57,7 +58,7 @@ class Plan:
         slot = rank if rank in free else free[0]
         return replace(self, pods={**self.pods, uid: slot}, deadline=deadline)
 
-    def moved(self, left: Iterable[str], bindings: Iterable[Binding]) -> Plan:
+    def moved(self, left: Iterable[str], bindings: Iterable[Binding]) -> GangPlan:
         """The plan after pods left some nodes for others; those who come there will be new pods."""
         leaving = set(left)
         to = iter([binding.node for binding in bindings for _ in range(binding.pods)])
@@ -65,19 +66,23 @@ class Plan:
         return replace(self, slots=tuple(next(to, n) if n in leaving else n for n in self.slots), pods=stay)
 
 
-class Plans:
+KEPT = TypeAdapter(dict[str, GangPlan])  # by gang, from JSON
+
+
+class GangPlans:
     """The plans of all gangs. It changes by `set` alone, when the change is in the journal."""
 
     def __init__(self, kept: Mapping[str, Any], seconds: float) -> None:
         self.seconds = seconds
-        self._plans: dict[str, Plan] = {}
+        self._plans: dict[str, GangPlan] = {}
         self._gang_of: dict[str, str] = {}  # job id -> gang
-        self.set({gang: Plan.from_json(plan) for gang, plan in kept.items()})
+        self.set(KEPT.validate_python(kept))
 
-    def get(self, gang: str) -> Plan | None:
+    def get(self, gang: str) -> GangPlan | None:
+        """The plan of a gang, if it has one."""
         return self._plans.get(gang)
 
-    def set(self, changes: Mapping[str, Plan | None]) -> None:
+    def set(self, changes: Mapping[str, GangPlan | None]) -> None:
         """Take over the plans of some gangs; None drops one."""
         for gang, plan in changes.items():
             old = self._plans.pop(gang, None)
@@ -99,26 +104,26 @@ class Plans:
         """Whether the pod has its place in a plan."""
         return any(uid in plan.pods for plan in self._plans.values())
 
-    def ended(self, job: str) -> dict[str, Plan | None]:
+    def ended(self, job: str) -> dict[str, GangPlan | None]:
         """What the end of a job changes."""
         return {self._gang_of[job]: None} if job in self._gang_of else {}
 
-    def after(self, answer: Any) -> dict[str, Plan | None]:
+    def after(self, answer: Any) -> dict[str, GangPlan | None]:
         """What an answer changes for the gangs that it takes nodes from."""
         if not isinstance(answer, Placed | NodeLoss):
             return {}
-        changes: dict[str, Plan | None] = {}
+        changes: dict[str, GangPlan | None] = {}
         for eviction in answer.evictions:
             changes.update(self._evicted(eviction))
         for kept in answer.replaced if isinstance(answer, NodeLoss) else ():
             changes.update(self._moved(kept.job, [kept.failed], kept.spares))
         return changes
 
-    def _evicted(self, eviction: Eviction) -> dict[str, Plan | None]:
+    def _evicted(self, eviction: Eviction) -> dict[str, GangPlan | None]:
         if eviction.reason == Loss.MOVED:
             return self._moved(eviction.job, eviction.nodes, eviction.moved_to)
         return self.ended(eviction.job)
 
-    def _moved(self, job: str, left: Iterable[str], to: Iterable[Binding]) -> dict[str, Plan | None]:
+    def _moved(self, job: str, left: Iterable[str], to: Iterable[Binding]) -> dict[str, GangPlan | None]:
         gang = self._gang_of.get(job)
         return {} if gang is None else {gang: self._plans[gang].moved(left, to)}

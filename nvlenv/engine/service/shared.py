@@ -14,16 +14,16 @@ from nvlenv.common.errors import InputError
 from nvlenv.engine.core.engine import PlacementEngine
 from nvlenv.engine.formats.load import parse_job
 from nvlenv.engine.model.answers import Answer, Placed, Refused, Slots, Why
-from nvlenv.engine.model.jobs import JobRequest
+from nvlenv.engine.model.jobs import Job
 from nvlenv.engine.model.snapshot import ClusterSnapshot
 from nvlenv.engine.service.journal import Journal
-from nvlenv.engine.service.plans import Plan, Plans
+from nvlenv.engine.service.plans import PLAN_SECONDS, GangPlan, GangPlans
 from nvlenv.simulator.decision import Policy
 
 # Operations that a start may have to replay. A checkpoint of 72,000 GPUs takes 0.8 s: it waits for a quiet moment.
 CHECKPOINT_QUIET, CHECKPOINT_LATEST = 1_000, 50_000
 UNSAID = Why("", "")
-Changes = Mapping[str, Plan | None]  # of plans, by gang
+Changes = Mapping[str, GangPlan | None]  # of plans, by gang
 
 # What changes the engine, by the name that the journal keeps: (engine, argument, at) -> answer
 OPERATIONS: Mapping[str, Callable[[PlacementEngine, str, float], Any]] = {
@@ -63,7 +63,7 @@ class SharedEngine:
         policy: Policy | str | Path,
         cluster: ClusterSnapshot | None = None,
         clock: Callable[[], float] = time.time,
-        plan_seconds: float = 300.0,
+        plan_seconds: float = PLAN_SECONDS,
     ) -> None:
         self._journal, self._clock = journal, clock
         self._lock = threading.Lock()
@@ -72,7 +72,7 @@ class SharedEngine:
         self._asked = 0.0  # when somebody last did, on the monotonic clock
         self._problem = ""
         self._engine = self._begin(policy, cluster)
-        self._plans = Plans(journal.plans(), plan_seconds)
+        self._plans = GangPlans(journal.plans(), plan_seconds)
         self._uids = _uids(self._engine.snapshot())
 
     def _begin(self, policy: Policy | str | Path, cluster: ClusterSnapshot | None) -> PlacementEngine:
@@ -119,7 +119,7 @@ class SharedEngine:
         with self._open():
             return self._do(name, argument)
 
-    def plan(self, gang: str, uid: str, rank: int | None, job: str) -> Plan | Refused:
+    def plan(self, gang: str, uid: str, rank: int | None, job: str) -> GangPlan | Refused:
         """The gang's plan with a place for this pod; the gang is decided now if it has none.
 
         Parameters
@@ -143,7 +143,8 @@ class SharedEngine:
                 self._write(None, None, {gang: taken})
             return taken
 
-    def planned(self, gang: str) -> Plan | None:
+    def planned(self, gang: str) -> GangPlan | None:
+        """The gang's plan, if it has been decided."""
         with self._open():
             return self._plans.get(gang)
 
@@ -152,14 +153,14 @@ class SharedEngine:
         with self._open():
             return self._plans.holds(uid) or any(uid == own for pods in self._uids.values() for _, own in pods)
 
-    def _first_plan(self, placed: Placed, shape: tuple[int, ...], deadline: float) -> Plan:
+    def _first_plan(self, placed: Placed, shape: tuple[int, ...], deadline: float) -> GangPlan:
         victims: dict[str, tuple[str, ...]] = {}
         for eviction in placed.evictions:
             for node, uid in (*self._uids.get(eviction.job, ()), *self._plans.pods_on(eviction.job)):
                 if node in eviction.nodes:
                     victims[node] = (*victims.get(node, ()), uid)
         slots = tuple(binding.node for binding in placed.bindings for _ in range(binding.pods))
-        return Plan(placed.job, slots, shape, victims, deadline, {})
+        return GangPlan(placed.job, slots, shape, victims, deadline, {})
 
     def _do(self, name: str, argument: str, planned: Callable[[Placed], Changes] = lambda placed: {}) -> Any:
         at = self._now()
@@ -185,20 +186,29 @@ class SharedEngine:
     # Asking
 
     def dry_run(self, job: str) -> Placed | Refused:
+        """What `place` would answer; changes nothing."""
         with self._open():
             return self._engine.place(_job(job), dry_run=True, at=self._now())
 
     def explain(self, job: str) -> Placed | Refused:
+        """The same with every candidate rack of every decision."""
         with self._open():
             return self._engine.explain(_job(job), at=self._now())
 
     def slots(self, sizes: Iterable[int]) -> Slots:
+        """Free slots for slices of these sizes, in nodes."""
         with self._open():
             return self._engine.slots(sizes)
 
     def snapshot(self) -> ClusterSnapshot:
+        """The cluster as it is now."""
         with self._open():
             return self._engine.snapshot()
+
+    @property
+    def journal(self) -> Path:
+        """The file that the state is in."""
+        return self._journal.path
 
     @property
     def problem(self) -> str:
@@ -231,7 +241,7 @@ class SharedEngine:
         return self._latest
 
 
-def _job(text: str) -> JobRequest:
+def _job(text: str) -> Job:
     job = parse_job(text, "request")
     if not -(2**31) <= job.priority < 2**31:  # as in Kubernetes, and in the simulator's arrays
         raise InputError("request", "priority", job.priority, "a whole number of 32 bits")

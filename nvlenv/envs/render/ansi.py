@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nvlenv.cluster.types import IntArray
-from nvlenv.envs.render.pixels import PALETTE, Colour
 from nvlenv.envs.render.scene import (
     FREE_GPU,
-    NodeState,
-    StateArray,
+    PALETTE,
+    Colour,
+    NodeStates,
+    PaintedState,
     class_labels,
     demand,
     gpu_classes,
-    headline,
     job_line,
+    key_figures,
     node_states,
     rack_rows,
     waiting_jobs,
 )
 from nvlenv.simulator.decision import ActionLayout
-
-if TYPE_CHECKING:
-    from nvlenv.simulator.state import Sim
+from nvlenv.simulator.state import Sim
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -38,14 +36,14 @@ def draw_ansi(sim: Sim, names: Sequence[str] = ()) -> str:
     `names` (K,) are those of the job classes.
     """
     names = class_labels(sim, names)
-    lines = ["   ".join(f"{name} {value}" for name, value in headline(sim)), job_line(sim, names)]
+    lines = ["   ".join(f"{name} {value}" for name, value in key_figures(sim)), job_line(sim, names)]
     states, classes = node_states(sim), gpu_classes(sim)
     for racks in rack_rows(sim):
         lines += ["", *_map_lines(sim, racks, states, classes)]
     return "\n".join([*lines, "", *_legend_lines(sim, names), ""])
 
 
-def _map_lines(sim: Sim, racks: range, states: StateArray, classes: IntArray) -> list[str]:
+def _map_lines(sim: Sim, racks: range, states: NodeStates, classes: IntArray) -> list[str]:
     g, layout = sim.cap.shape[1] - 1, ActionLayout(len(sim.racks))
     some = sim.racks[racks.start : racks.stop]
     lines = ["rack    " + " ".join(f"{r % 100:02d}" for r in racks)]
@@ -64,11 +62,11 @@ def _cell(state: int, gpus: IntArray) -> str:
     used, free = gpus[gpus >= 0], int(np.count_nonzero(gpus == FREE_GPU))
     k = int(np.bincount(used).argmax()) if used.size else -1
     letter = _letter(k) if used.size else ""
-    if state == NodeState.FAILED:
+    if state == PaintedState.FAILED:
         text = "xx"
-    elif state == NodeState.VERIFYING:
+    elif state == PaintedState.VERIFYING:
         text = "vv"
-    elif state == NodeState.CORDONED:
+    elif state == PaintedState.CORDONED:
         text = f"/{letter.lower() or '/'}"
     elif used.size:
         text = f"{letter.lower()}{free}" if free else f"{letter} "

@@ -1,102 +1,102 @@
-"""The rack map as an array of pixels."""
+"""The rack map as an array of pixels, drawn with Pillow."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
 
 from nvlenv.cluster.types import IntArray
-from nvlenv.envs.render.pixels import (
-    GLYPH_ADVANCE,
-    GLYPH_HEIGHT,
-    GREY,
-    INK,
-    PALETTE,
-    PANEL,
-    WHITE,
-    Canvas,
-    blank,
-    hatch,
-    rectangle,
-    text_width,
-    write,
-)
 from nvlenv.envs.render.scene import (
     FREE_GPU,
     NO_GPU,
-    NodeState,
-    StateArray,
+    PALETTE,
+    Colour,
+    NodeStates,
+    PaintedState,
     class_labels,
     demand,
     gpu_classes,
-    headline,
+    key_figures,
     node_states,
     rack_rows,
     waiting_jobs,
 )
+from nvlenv.simulator.state import Sim
 
-if TYPE_CHECKING:
-    from nvlenv.simulator.state import Sim
-
-UP, CORDONED, FAILED, VERIFYING = NodeState
+UP, CORDONED, FAILED, VERIFYING = PaintedState
+WHITE, PAPER, PANEL, GREY, INK = (255, 255, 255), (246, 246, 244), (218, 218, 214), (138, 138, 136), (40, 40, 44)
 
 
-@dataclass(frozen=True)
 class _Sizes:
     """Measures of the picture in pixels, all from the size of a GPU."""
 
-    gpu: int
-    gpus: int  # of the largest node
-    nodes: int  # of the largest rack
-    columns: int  # racks of the longest row
-    rows: int  # of racks
-    classes: int
-    label: int  # letters of the longest class name
-
-    @property
-    def zoom(self) -> int:
-        return max(1, self.gpu // 3)
-
-    @property
-    def line(self) -> int:
-        """From one line of text to the next."""
-        return (GLYPH_HEIGHT + 4) * self.zoom
-
-    @property
-    def margin(self) -> int:
-        return 2 * self.gpu
-
-    @property
-    def rack(self) -> tuple[int, int]:
-        """Height and width of a rack with its frame."""
-        return self.nodes * self.gpu + 3, self.gpus * self.gpu + 3
-
-    @property
-    def pitch(self) -> tuple[int, int]:
-        """From one rack to the next: down, and to the right."""
-        return self.rack[0] + self.line + 3 * self.gpu, self.rack[1] + self.gpu
-
-    @property
-    def top(self) -> int:
-        """Where the racks begin, below the head line."""
-        return self.margin + 3 * self.line
-
-    @property
-    def queue(self) -> int:
-        """Where the queue begins, below the racks."""
-        return self.top + self.rows * self.pitch[0] + self.gpu
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        racks = self.columns * self.pitch[1] - self.gpu
-        words = max(self.label + 50, 72) * GLYPH_ADVANCE * self.zoom
-        return self.queue + (self.classes + 3) * self.line + self.margin, max(racks, words) + 2 * self.margin
+    def __init__(self, gpu: int, gpus: int, nodes: int, rows: list[range], names: list[str]) -> None:
+        self.gpu, self.names = gpu, names
+        self.margin = 2 * gpu
+        self.text = max(8, 2 * gpu)  # height of the letters
+        self.line = self.text + gpu  # from one line of text to the next
+        self.label = max(_width(name, self.text) for name in names)  # width of the longest class name
+        self.rack = nodes * gpu + 3, gpus * gpu + 3  # height and width of the largest rack with its frame
+        self.pitch = self.rack[0] + self.line + 3 * gpu, self.rack[1] + gpu  # from rack to rack: down, and to the right
+        self.top = self.margin + 3 * self.line  # where the racks begin, below the head line
+        self.queue = self.top + len(rows) * self.pitch[0] + gpu  # where the queue begins, below the racks
+        width = max(len(rows[-1]) * self.pitch[1] - gpu, self.label + 26 * self.text, 38 * self.text)
+        self.shape = self.queue + (len(names) + 3) * self.line + self.margin, width + 2 * self.margin
 
 
-def draw_rgb(sim: Sim, scale: int = 6, names: Sequence[str] = ()) -> Canvas:
+class _Canvas:
+    """Paper on which rectangles and words are drawn; what lies beyond its edges is cut off.
+
+    Rectangles are slices of an array, since there are thousands; Pillow sets the words when all else is drawn.
+    """
+
+    def __init__(self, sizes: _Sizes) -> None:
+        height, self.width = sizes.shape
+        self.sizes, self._words = sizes, list[tuple[float, float, str, Colour, int, str]]()
+        self._pixels = np.full((height, self.width, 3), PAPER, np.uint8)
+
+    def rectangle(self, y: int, x: int, height: int, width: int, colour: Colour) -> None:
+        """Fill a rectangle."""
+        self._pixels[y : y + height, x : x + width] = colour
+
+    def hatch(self, y: int, x: int, size: int, colour: Colour) -> None:
+        """Diagonal lines over a square."""
+        self._pixels[y : y + size, x : x + size][_diagonals(size, max(3, self.sizes.gpu // 2))] = colour
+
+    def write(self, y: int, x: float, words: str, colour: Colour = INK, size: int = 0, align: str = "l") -> None:
+        """Words whose capitals begin at y and whose left ("l"), middle ("m") or right end ("r") is at x."""
+        self._words.append((y, x, words, colour, size or self.sizes.text, align))
+
+    def picture(self) -> NDArray[np.uint8]:
+        """(H, W, 3) of all that was drawn."""
+        image = Image.fromarray(self._pixels)
+        pen = ImageDraw.Draw(image)
+        for y, x, words, colour, size, align in self._words:
+            pen.text((x, y + 0.75 * size), words, fill=colour, font=_font(size), anchor=f"{align}s")  # on the baseline
+        return np.array(image)
+
+
+@cache
+def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    return ImageFont.load_default(size)
+
+
+def _width(words: str, size: int) -> int:
+    return int(np.ceil(_font(size).getlength(words)))
+
+
+@cache
+def _diagonals(size: int, gap: int) -> NDArray[np.bool_]:
+    """(size, size) True on lines that are `gap` pixels apart."""
+    rows, columns = np.indices((size, size))
+    return np.asarray((rows + columns) % gap < max(1, gap // 4))
+
+
+def draw_rgb(sim: Sim, scale: int = 6, names: Sequence[str] = ()) -> NDArray[np.uint8]:
     """The rack map and the queue as a picture.
 
     Racks are columns of nodes, nodes rows of GPUs: coloured by class, white if free, hatched if no pod may go there,
@@ -113,113 +113,117 @@ def draw_rgb(sim: Sim, scale: int = 6, names: Sequence[str] = ()) -> Canvas:
     -------
     (H, W, 3) uint8. The size depends on the cluster and the class names alone.
     """
-    rows, names = rack_rows(sim), class_labels(sim, names)
+    rows, labels = rack_rows(sim), class_labels(sim, names)
     nodes = int((sim.racks["node1"] - sim.racks["node0"]).max())
-    longest = max(len(name) for name in names)
-    sizes = _Sizes(max(3, scale), sim.cap.shape[1] - 1, nodes, len(rows[-1]), len(rows), len(names), longest)
-    canvas = blank(*sizes.shape)
-    _draw_head(canvas, sizes, sim)
+    sizes = _Sizes(max(3, scale), sim.cap.shape[1] - 1, nodes, rows, labels)
+    canvas = _Canvas(sizes)
+    _draw_head(canvas, sim)
     states, classes = node_states(sim), gpu_classes(sim)
     for k, racks in enumerate(rows):
         for at, r in enumerate(racks):
             corner = (sizes.top + k * sizes.pitch[0], sizes.margin + at * sizes.pitch[1])
-            _draw_rack(canvas, sizes, corner, sim, r, states, classes)
-    _draw_queue(canvas, sizes, sim, names)
-    _draw_legend(canvas, sizes)
-    return canvas
+            _draw_rack(canvas, corner, sim, r, states, classes)
+    _draw_queue(canvas, sim)
+    _draw_legend(canvas)
+    return canvas.picture()
 
 
-def _draw_head(canvas: Canvas, sizes: _Sizes, sim: Sim) -> None:
+def _draw_head(canvas: _Canvas, sim: Sim) -> None:
     """Four numbers in a row, each under its name."""
-    x = sizes.margin
-    for name, value in headline(sim):
-        write(canvas, sizes.margin, x, name, sizes.zoom, GREY)
-        write(canvas, sizes.margin + sizes.line, x, value, sizes.zoom + 1)
-        x += max(text_width(name, sizes.zoom), text_width(value, sizes.zoom + 1)) + 2 * sizes.line
+    sizes = canvas.sizes
+    x, large = sizes.margin, sizes.text * 3 // 2
+    for name, value in key_figures(sim):
+        canvas.write(sizes.margin, x, name, GREY)
+        canvas.write(sizes.margin + sizes.line, x, value, size=large)
+        x += max(_width(name, sizes.text), _width(value, large)) + 2 * sizes.line
 
 
 def _draw_rack(
-    canvas: Canvas, sizes: _Sizes, corner: tuple[int, int], sim: Sim, r: int, states: StateArray, classes: IntArray
+    canvas: _Canvas, corner: tuple[int, int], sim: Sim, r: int, states: NodeStates, classes: IntArray
 ) -> None:
-    (y, x), (height, width), rack = corner, sizes.rack, sim.racks[r]
-    number = str(r)
-    write(canvas, y, x + (width - text_width(number, sizes.zoom)) // 2, number, sizes.zoom, GREY)
-    y += sizes.line - 2 * sizes.zoom
+    sizes, (y, x), rack = canvas.sizes, corner, sim.racks[r]
+    height, width = sizes.rack
+    canvas.write(y, x + width / 2, str(r), GREY, align="m")
+    y += sizes.line - sizes.gpu // 2
     nodes = rack["node1"] - rack["node0"]
     inside = nodes * sizes.gpu + 3
     if rack["reserved"]:
-        rectangle(canvas, y - 2, x - 2, inside + 4, width + 4, INK)
-    rectangle(canvas, y, x, inside, width, PANEL)
+        canvas.rectangle(y - 2, x - 2, inside + 4, width + 4, INK)
+    canvas.rectangle(y, x, inside, width, PANEL)
     for k, n in enumerate(range(rack["node0"], rack["node1"])):
-        _draw_node(canvas, sizes, y + 2 + k * sizes.gpu, x + 2, states[n], classes[n])
+        _draw_node(canvas, y + 2 + k * sizes.gpu, x + 2, int(states[n]), classes[n])
     whole, bar = sim.cap[r, -1], max(2, sizes.gpu // 2)
-    rectangle(canvas, y + height + sizes.gpu, x, bar, width, PANEL)
+    canvas.rectangle(y + height + sizes.gpu, x, bar, width, PANEL)
     full = INK if whole >= sim.clock[0]["slice_nodes"] else GREY
-    rectangle(canvas, y + height + sizes.gpu, x, bar, width * whole // nodes, full)
+    canvas.rectangle(y + height + sizes.gpu, x, bar, width * whole // nodes, full)
 
 
-def _draw_node(canvas: Canvas, sizes: _Sizes, y: int, x: int, state: int, gpus: IntArray) -> None:
-    size, dot = sizes.gpu - 1, max(1, sizes.gpu // 3)
-    failed, cordoned, verifying = state == FAILED, state == CORDONED, state == VERIFYING
+def _draw_node(canvas: _Canvas, y: int, x: int, state: int, gpus: IntArray) -> None:
+    gpu = canvas.sizes.gpu
+    size, dot = gpu - 1, max(1, gpu // 3)
+    failed, cordoned, verifying = (state == one for one in (FAILED, CORDONED, VERIFYING))
     for k, klass in enumerate(gpus[gpus != NO_GPU].tolist()):
-        left = x + k * sizes.gpu
+        left = x + k * gpu
         colour = PALETTE[klass % len(PALETTE)] if klass >= 0 else WHITE
-        rectangle(canvas, y, left, size, size, INK if failed else colour)
+        canvas.rectangle(y, left, size, size, INK if failed else colour)
         if verifying:
             middle = (size - dot) // 2
-            rectangle(canvas, y + middle, left + middle, dot, dot, INK)
+            canvas.rectangle(y + middle, left + middle, dot, dot, INK)
         elif cordoned:
-            hatch(canvas, y, left, size, size, GREY if klass < 0 else INK, max(3, sizes.gpu // 2))
+            canvas.hatch(y, left, size, GREY if klass < 0 else INK)
 
 
-def _draw_queue(canvas: Canvas, sizes: _Sizes, sim: Sim, names: list[str]) -> None:
+def _draw_queue(canvas: _Canvas, sim: Sim) -> None:
     """One line per class: colour and name, running and waiting GPUs, and a block for each waiting job."""
-    letter, half = GLYPH_ADVANCE * sizes.zoom, sizes.line // 2
-    runs = sizes.margin + (sizes.label + 3) * letter
-    waits, blocks = runs + 8 * letter, runs + 17 * letter
-    for x, heading in ((runs, "running"), (waits, "waiting"), (blocks, "queue")):
-        write(canvas, sizes.queue, x, heading, sizes.zoom, GREY)
+    sizes, half = canvas.sizes, canvas.sizes.line // 2
+    runs = sizes.margin + sizes.line + sizes.label + 5 * sizes.text
+    waits = runs + 5 * sizes.text
+    blocks = waits + 2 * sizes.text
+    for x, heading, align in ((runs, "running", "r"), (waits, "waiting", "r"), (blocks, "queue", "l")):
+        canvas.write(sizes.queue, x, heading, GREY, align=align)
     waiting_of = sim.jobs["klass"][waiting_jobs(sim)]
-    for k, (name, (running, waiting)) in enumerate(zip(names, demand(sim), strict=True)):
+    for k, (name, (running, waiting)) in enumerate(zip(sizes.names, demand(sim), strict=True)):
         y = sizes.queue + (k + 1) * sizes.line
-        rectangle(canvas, y, sizes.margin, half, half, PALETTE[k % len(PALETTE)])
-        write(canvas, y, sizes.margin + 2 * letter, name, sizes.zoom)
-        write(canvas, y, runs, f"{running:7d}", sizes.zoom)
-        write(canvas, y, waits, f"{waiting:7d}", sizes.zoom)
-        _draw_blocks(canvas, sizes, y, blocks, sim, waiting_jobs(sim)[waiting_of == k])
+        canvas.rectangle(y, sizes.margin, half, half, PALETTE[k % len(PALETTE)])
+        canvas.write(y, sizes.margin + sizes.line, name)
+        canvas.write(y, runs, str(running), align="r")
+        canvas.write(y, waits, str(waiting), align="r")
+        _draw_blocks(canvas, y, blocks, sim, waiting_jobs(sim)[waiting_of == k])
 
 
-def _draw_blocks(canvas: Canvas, sizes: _Sizes, y: int, left: int, sim: Sim, jobs: IntArray) -> None:
+def _draw_blocks(canvas: _Canvas, y: int, left: int, sim: Sim, jobs: IntArray) -> None:
     """Waiting jobs of one class side by side; a plus stands for those that find no room."""
-    c, half, end = sim.clock[0], sizes.line // 2, canvas.shape[1] - sizes.margin
-    x, last = left, end - 2 * GLYPH_ADVANCE * sizes.zoom
+    sizes, c = canvas.sizes, sim.clock[0]
+    half, end = sizes.line // 2, canvas.width - sizes.margin
+    x, last = left, end - sizes.text
     for j in jobs:
         width = max(3, int((end - left) * sim.jobs[j]["gpus"] / c["capacity"]))
         if x + width > last:
-            write(canvas, y, last + GLYPH_ADVANCE * sizes.zoom, "+", sizes.zoom)
+            canvas.write(y, last + sizes.gpu, "+")
             return
-        rectangle(canvas, y, x, half, width - 1, PALETTE[sim.jobs[j]["klass"] % len(PALETTE)])
+        canvas.rectangle(y, x, half, width - 1, PALETTE[sim.jobs[j]["klass"] % len(PALETTE)])
         if j == c["current"]:
-            rectangle(canvas, y + half + 1, x, sizes.zoom, width - 1, INK)
+            canvas.rectangle(y + half + 1, x, max(1, sizes.gpu // 3), width - 1, INK)
         x += width
 
 
-def _draw_legend(canvas: Canvas, sizes: _Sizes) -> None:
+def _draw_legend(canvas: _Canvas) -> None:
     """One GPU in every state, and the marks of a rack."""
-    y, x, size = sizes.queue + (sizes.classes + 2) * sizes.line, sizes.margin, sizes.gpu
+    sizes, size = canvas.sizes, canvas.sizes.gpu
+    y, x = sizes.queue + (len(sizes.names) + 2) * sizes.line, sizes.margin
     for state, name in {UP: "free", CORDONED: "cordoned", FAILED: "failed", VERIFYING: "verifying"}.items():
-        rectangle(canvas, y - 1, x - 1, size + 1, size + 1, PANEL)
-        _draw_node(canvas, sizes, y, x, state, np.full(1, FREE_GPU, np.int32))
-        x = _name_mark(canvas, sizes, y, x, name)
-    rectangle(canvas, y + size // 4, x, max(2, size // 2), size, INK)
-    x = _name_mark(canvas, sizes, y, x, "slot free")
-    rectangle(canvas, y - 1, x - 1, size + 2, size + 2, INK)
-    rectangle(canvas, y + 1, x + 1, size - 2, size - 2, WHITE)
-    _name_mark(canvas, sizes, y, x, "kept for the hero")
+        canvas.rectangle(y - 1, x - 1, size + 1, size + 1, PANEL)
+        _draw_node(canvas, y, x, state, np.full(1, FREE_GPU, np.int32))
+        x = _name_mark(canvas, y, x, name)
+    canvas.rectangle(y + size // 4, x, max(2, size // 2), size, INK)
+    x = _name_mark(canvas, y, x, "slot free")
+    canvas.rectangle(y - 1, x - 1, size + 2, size + 2, INK)
+    canvas.rectangle(y + 1, x + 1, size - 2, size - 2, WHITE)
+    _name_mark(canvas, y, x, "kept for the hero")
 
 
-def _name_mark(canvas: Canvas, sizes: _Sizes, y: int, x: int, name: str) -> int:
+def _name_mark(canvas: _Canvas, y: int, x: int, name: str) -> int:
     """Write what the mark at x means. Returns where the next one goes."""
-    x += 2 * sizes.gpu
-    write(canvas, y, x, name, sizes.zoom, GREY)
-    return x + text_width(name, sizes.zoom) + 2 * sizes.gpu
+    x += 2 * canvas.sizes.gpu
+    canvas.write(y - 1, x, name, GREY)
+    return x + _width(name, canvas.sizes.text) + 3 * canvas.sizes.gpu

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nvlenv.cluster.types import IntArray, Mode
 from nvlenv.simulator.decision import ActionLayout
-
-if TYPE_CHECKING:
-    from nvlenv.simulator.state import Sim
+from nvlenv.simulator.state import Sim
 
 RACKS_PER_ROW = 36  # more racks are drawn in several rows of about equal length
 FREE_GPU, NO_GPU = -1, -2  # as in `Sim.gpu_job`
-StateArray = NDArray[np.int8]
+NodeStates = NDArray[np.int8]  # (M,) PaintedState
+Colour = tuple[int, int, int]
+
+# Okabe and Ito's colours, which people with any kind of colour vision tell apart (jfly.uni-koeln.de/color, 2008).
+PALETTE: tuple[Colour, ...] = (
+    (86, 180, 233),  # sky blue
+    (240, 228, 66),  # yellow
+    (0, 158, 115),  # bluish green
+    (0, 114, 178),  # blue
+    (213, 94, 0),  # vermillion
+    (204, 121, 167),  # reddish purple
+    (230, 159, 0),  # orange
+)
 
 
-class NodeState(IntEnum):
+class PaintedState(IntEnum):
     """What a picture says of a node besides its jobs."""
 
     UP = 0
@@ -29,11 +38,11 @@ class NodeState(IntEnum):
     VERIFYING = 3  # a verification pod runs on it
 
 
-def node_states(sim: Sim) -> StateArray:
-    """(M,) `NodeState` of every node."""
-    states = np.where(sim.nodes["blocked"] > 0, NodeState.CORDONED, NodeState.UP).astype(np.int8)
-    states[sim.nodes["failed"] > 0] = NodeState.FAILED
-    states[sim.nodes["verify"] == 1] = NodeState.VERIFYING
+def node_states(sim: Sim) -> NodeStates:
+    """(M,) `PaintedState` of every node."""
+    states = np.where(sim.nodes["blocked"] > 0, PaintedState.CORDONED, PaintedState.UP).astype(np.int8)
+    states[sim.nodes["failed"] > 0] = PaintedState.FAILED
+    states[sim.nodes["verify"] == 1] = PaintedState.VERIFYING
     return states
 
 
@@ -56,10 +65,11 @@ def waiting_jobs(sim: Sim) -> IntArray:
 
 
 def class_labels(sim: Sim, names: Sequence[str]) -> list[str]:
+    """A name for each of the K classes; numbers where `names` has none."""
     return [names[k] if k < len(names) else f"class {k}" for k in range(len(sim.classes))]
 
 
-def headline(sim: Sim) -> list[tuple[str, str]]:
+def key_figures(sim: Sim) -> list[tuple[str, str]]:
     """Name and value of the four numbers that matter most."""
     c, g = sim.clock[0], sim.cap.shape[1] - 1
     slots = int((sim.cap[: len(sim.racks), g] // c["slice_nodes"]).sum())
@@ -78,7 +88,7 @@ def job_line(sim: Sim, names: list[str]) -> str:
     if c["current"] < 0:
         return "no job at hand"
     job, layout = sim.jobs[c["current"]], ActionLayout(len(sim.racks))
-    slices = f" in {job['units']} slices ({c['units_left']} left)" if job["units"] > 1 else ""
+    slices = f" in {job['slices']} slices ({c['slices_left']} left)" if job["slices"] > 1 else ""
     waited = job["waited"] + c["now"] - job["queued"]
     legal = {
         f"place on {sim.mask[: layout.racks].sum()} racks": sim.mask[: layout.racks].any(),

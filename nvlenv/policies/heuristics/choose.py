@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from nvlenv.common.kernel import inlined, kernel
-from nvlenv.policies.heuristics import packing as rules
 from nvlenv.policies.heuristics.opening import cheapest_open, open_by_rule
-from nvlenv.policies.heuristics.packing import part_here, rack_fgd, slurm_block
-from nvlenv.policies.heuristics.reservation import is_kept, keeps_pool, refresh_reservation, what_is_kept
-from nvlenv.policies.heuristics.rule import PACKINGS
+from nvlenv.policies.heuristics.packing import RULES, part_here
+from nvlenv.policies.heuristics.reservation import is_kept, keeps_pool, refresh_forecast, what_is_kept
 from nvlenv.policies.heuristics.spreading import may_fill, tight_part, waits_for_domain
-from nvlenv.simulator.feasibility import block_of_job
+from nvlenv.simulator.state import written
 
-RANDOM, FIRST_FIT = PACKINGS.index("random"), PACKINGS.index("first-fit")
-LEAST, MOST = PACKINGS.index("least-allocated"), PACKINGS.index("most-allocated")
-HIERARCHICAL, ANCHOR = PACKINGS.index("hierarchical-best-fit"), PACKINGS.index("anchor-loss")
-LIFETIME, FGD = PACKINGS.index("lifetime"), PACKINGS.index("rack-fgd")
-SLURM = PACKINGS.index("slurm-block")
+FORECASTS = tuple(each.forecast for each in RULES)  # by rule.packing: it needs forecasts
+
+# rack_keys(sim, rule, r, seen): the two keys of rack r under the rule's packing, smaller is better.
+# look(sim, rule): what these keys want to have `seen`.
+# Numba knows no table of kernels, so both are written from the list of rules.
+_scope = {**globals(), **{f"keys_{k}": each.keys for k, each in enumerate(RULES)}}
+_scope |= {f"look_{k}": each.look for k, each in enumerate(RULES)}
+_keys = [f"    if rule.packing == {k}: return keys_{k}(sim, rule, r, seen)" for k in range(len(RULES))]
+_looks = [f"    if rule.packing == {k}: return look_{k}(sim)" for k, each in enumerate(RULES) if each.look]
+rack_keys = inlined(written("\n".join(["def rack_keys(sim, rule, r, seen):", *_keys, "    return 0.0, 0.0"]), _scope))
+look = inlined(written("\n".join(["def look(sim, rule):", *_looks, "    return 0, 0"]), _scope))
 
 
 @kernel
@@ -23,8 +27,8 @@ def choose(sim, rule):
     """The action of a composed heuristic for the decision at hand. Where `hold` is illegal, nothing is kept."""
     hold = 2 * len(sim.racks) + 1
     may_hold = sim.mask[hold]
-    if rule.easy == 1 or rule.drain == 1 or rule.packing == LIFETIME:
-        refresh_reservation(sim, rule)
+    if rule.easy == 1 or rule.drain == 1 or FORECASTS[rule.packing]:
+        refresh_forecast(sim, rule)
     if may_hold and (waits_for_domain(sim, rule) or keeps_pool(sim, rule)):
         return hold
     kept = what_is_kept(sim, rule) if may_hold else (False, False)
@@ -48,7 +52,7 @@ def _best_rack(sim, rule, kept):
     """
     tight = rule.tight == 1 and sim.clock[0].reach > 0
     enough = tight_part(sim, rule, kept) if tight else 0
-    block = block_of_job(sim) if rule.packing == SLURM else (0, 0)
+    seen = look(sim, rule)
     best, best_part, best_a, best_b = -1, 0, 0.0, 0.0
     for r in range(len(sim.racks)):
         part = part_here(sim, r)
@@ -58,32 +62,8 @@ def _best_rack(sim, rule, kept):
             if part < enough:
                 continue
             part = -part
-        a, b = rack_keys(sim, rule, block, r)
+        a, b = rack_keys(sim, rule, r, seen)
         better = part > best_part or (part == best_part and (a < best_a or (a == best_a and b < best_b)))
         if best < 0 or better:
             best, best_part, best_a, best_b = r, part, a, b
     return best
-
-
-@inlined
-def rack_keys(sim, rule, block, r):
-    """The two keys of rack r under the packing rule; smaller is better. `block`: feasibility.block_of_job."""
-    if rule.packing == RANDOM:
-        return rules.random_key(sim, r, rule.seed)
-    if rule.packing == FIRST_FIT:
-        return 0.0, 0.0
-    if rule.packing == LEAST:
-        return rules.least_allocated(sim, r)
-    if rule.packing == MOST:
-        return rules.most_allocated(sim, r)
-    if rule.packing == HIERARCHICAL:
-        return rules.hierarchical_best_fit(sim, r)
-    if rule.packing == ANCHOR:
-        return rules.anchor_loss(sim, r)
-    if rule.packing == LIFETIME:
-        return rules.lifetime(sim, r)
-    if rule.packing == FGD:
-        return rack_fgd(sim, r)
-    if rule.packing == SLURM:
-        return slurm_block(sim, r, block[0], block[1])
-    return rules.best_fit(sim, r)

@@ -83,9 +83,9 @@ def _cost_of_block(sim, block):
     c, g, free = sim.clock[0], sim.cap.shape[1] - 1, 0
     for r in range(len(sim.racks)):
         if _block(sim, r) == block:
-            free += sim.cap[r, g] // sim.jobs[c.current].unit_pods
+            free += sim.cap[r, g] // sim.jobs[c.current].slice_pods
     cost, last = 0.0, -1
-    for _ in range(c.units_left - free):
+    for _ in range(c.slices_left - free):
         last = _next_cheapest(sim, block, last)
         if last < 0:
             return np.inf

@@ -1,25 +1,57 @@
-"""Fragmentation gradient descent, taken from the node to the rack.
+"""Which rack: the packing rules, which look at one rack at a time.
 
-Source: Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent",
-USENIX ATC '23. What a placement costs is how far it raises the free GPUs that the next job, drawn from the usual mix
-(`Sim.mix`) and confined to a rack, is expected not to be able to use: `nvlenv.cluster.fragmentation.rack_fgd` of that rack.
+A packing rule is one function decorated with `packing`: it gives rack r two keys, and of the legal racks that with the
+smallest pair wins, the lower index on ties. Parser, error texts, the engine's explanations and the tests find it in
+`RULES`. To add one, write it here, behind the others: the number of a rule is its place in this file.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from nvlenv.common.kernel import inlined, kernel
-from nvlenv.simulator.state import Row
+from nvlenv.simulator.feasibility import block_of_job
+from nvlenv.simulator.state import Scratch
 
-# --------------------------------------------------------------------------------------------------------------------
-# Which rack: the packing rules that look at one rack at a time.
-#
-# Each gives a rack two keys; the legal rack with the smallest pair wins, the lower index on ties.
-# --------------------------------------------------------------------------------------------------------------------
-
-
+Kernel = Callable[..., Any]
 SMALL = 1.0e-9
+BEFORE = int(Scratch.POLICY)  # BEFORE[f]: nodes of one rack with f free GPUs
+AFTER = int(Scratch.COUNTS)  # the same with the job placed; shared with placement_speed, which never runs meanwhile
+GRID = 1.0e9  # rises are rounded to this grid, so that the last bit of a sum never decides
+
+
+class Packing(NamedTuple):
+    """A packing rule, as `packing` was told of it."""
+
+    name: str
+    words: str  # "takes ...", for people
+    keys: Kernel  # (sim, rule, r, seen) -> two floats, smaller is better
+    look: Kernel | None  # sim -> two integers, the `seen` of all racks: once for each decision
+    forecast: bool  # True: it reads when racks drain
+
+
+RULES: list[Packing] = []  # in the order of this file
+
+
+def packing(
+    name: str, words: str, look: Kernel | None = None, forecast: bool = False, inline: bool = True
+) -> Callable[[Kernel], Kernel]:
+    """Make the decorated function (sim, rule, r, seen) -> (float, float) a packing rule of that name.
+
+    `words` complete "takes ...". `look`: kernel that is asked once for each decision; without it `seen` is (0, 0).
+    `forecast`: it needs `nvlenv.simulator.forecast` up to date. Small functions are compiled into their caller, those
+    with `inline` False are called.
+    """
+
+    def register(function: Kernel) -> Kernel:
+        keys: Kernel = (inlined if inline else kernel)(function)
+        RULES.append(Packing(name, words, keys, look, forecast))
+        return keys
+
+    return register
 
 
 @inlined
@@ -38,27 +70,48 @@ def nodes_taken(sim, r, pods):
     return -(-max(0, pods - in_part) // per_node)
 
 
-@inlined
-def best_fit(sim, r):
-    """Best fit, also MostAllocated: the fullest rack that still fits; of equal ones that with fewer whole nodes."""
-    return float(sim.cap[r, 1]), float(sim.cap[r, sim.cap.shape[1] - 1])
+@packing("random", "a rack at random", inline=False)
+def random_key(sim, rule, r, seen):
+    """A different order of racks at every decision, the same for the same seed."""
+    x = rule.random_seed * 1_000_003 + sim.clock[0].decisions * 8_191 + r * 131 + sim.clock[0].slices_left
+    for _ in range(3):  # xorshift, kept to 31 bits
+        x = (x ^ (x << 13)) & 0x7FFFFFFF
+        x = x ^ (x >> 17)
+        x = (x ^ (x << 5)) & 0x7FFFFFFF
+    return float(x), 0.0
 
 
-@inlined
-def least_allocated(sim, r):
+@packing("first-fit", "the first rack that fits")
+def first_fit(sim, rule, r, seen):
+    """First fit: all racks are equal."""
+    return 0.0, 0.0
+
+
+@packing("least-allocated", "the rack with the most free GPUs")
+def least_allocated(sim, rule, r, seen):
     """LeastAllocated, kube-scheduler's default NodeResourcesFit: the emptiest rack."""
     return -float(sim.cap[r, 1]), 0.0
 
 
-@inlined
-def most_allocated(sim, r):
+@packing("most-allocated", "the rack with the largest share of its GPUs in use")
+def most_allocated(sim, rule, r, seen):
     """MostAllocated, kube-scheduler's bin packing strategy: the largest share of GPUs in use."""
     rack, g = sim.racks[r], sim.cap.shape[1] - 1
     return sim.cap[r, 1] / max(SMALL, (rack.node1 - rack.node0) * g), 0.0
 
 
-@kernel
-def hierarchical_best_fit(sim, r):
+@packing("best-fit", "the rack with the fewest free GPUs that fits, of equal ones that with fewer whole nodes")
+def best_fit(sim, rule, r, seen):
+    """Best fit, also MostAllocated: the fullest rack that still fits; of equal ones that with fewer whole nodes."""
+    return float(sim.cap[r, 1]), float(sim.cap[r, sim.cap.shape[1] - 1])
+
+
+@packing(
+    "hierarchical-best-fit",
+    "the rack that fits the fewest more pods, of equal ones that whose block does",
+    inline=False,
+)
+def hierarchical_best_fit(sim, rule, r, seen):
     """The rack that fits the fewest more pods of the job; of equal ones that whose block fits the fewest, and so on up.
 
     Source: the network topology solver of Koordinator's coscheduling plugin, which calls such pods offer slots.
@@ -69,8 +122,8 @@ def hierarchical_best_fit(sim, r):
     return float(sim.cap[r, p]), above
 
 
-@inlined
-def anchor_loss(sim, r):
+@packing("anchor-loss", "the rack that loses the fewest 16-, 8- and 4-node slots, then best fit")
+def anchor_loss(sim, rule, r, seen):
     """Lexicographic loss of 16-, 8- and 4-node slots, then best fit."""
     whole = sim.cap[r, sim.cap.shape[1] - 1]
     after = whole - nodes_taken(sim, r, part_here(sim, r))
@@ -80,19 +133,8 @@ def anchor_loss(sim, r):
     return loss, float(sim.cap[r, 1])
 
 
-@kernel
-def random_key(sim, r, seed):
-    """A different order of racks at every decision, the same for the same seed."""
-    x = seed * 1_000_003 + sim.clock[0].decisions * 8_191 + r * 131 + sim.clock[0].units_left
-    for _ in range(3):  # xorshift, kept to 31 bits
-        x = (x ^ (x << 13)) & 0x7FFFFFFF
-        x = x ^ (x >> 17)
-        x = (x ^ (x << 5)) & 0x7FFFFFFF
-    return float(x), 0.0
-
-
-@inlined
-def lifetime(sim, r):
+@packing("lifetime", "the rack whose jobs end closest to this one's end, by estimates", forecast=True)
+def lifetime(sim, rule, r, seen):
     """Lifetime-aware: the smallest extension of the rack's drain time, then best fit.
 
     Remaining times are re-predicted from uptime (`nvlenv.simulator.forecast`). Source of the idea: Ling et al., "LAVA:
@@ -100,45 +142,19 @@ def lifetime(sim, r):
     """
     c = sim.clock[0]
     job = sim.jobs[c.current]
-    extension = job.noise * job.work - max(0.0, sim.racks[r].drain - c.now)
+    extension = job.estimate_error * job.work - max(0.0, sim.racks[r].drain - c.now)
     return max(0.0, extension), float(sim.cap[r, 1])
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Slurm's topology/block with segments.
-#
-# Source: Slurm's guide to topology/block and its --segment option. A rack is Slurm's base block, coarser domains are its
-# aggregated blocks, and the slices of a job are its segments, kept together as with --consolidate-segments: the lowest
-# level with a domain that holds all that is left of the job; of those domains the one with the fewest nodes that could
-# take its pods; inside it, segment by segment, the rack with the fewest such nodes. A segment that fits no rack takes the
-# racks with the most nodes first.
-# --------------------------------------------------------------------------------------------------------------------
+@packing("rack-fgd", "the rack where the fewest GPUs become useless to the usual mix of jobs", inline=False)
+def fragmentation_gradient(sim, rule, r, seen):
+    """The smallest rise of the expected unusable GPUs of the rack, then best fit.
 
-
-@kernel
-def slurm_block(sim, r, height, block):
-    """Racks of the job's block (feasibility.block_of_job) first; of those that with the fewest nodes for its pods."""
-    outside = 0.0 if sim.ancestors[r, height] == block else 1.0
-    return outside, float(sim.cap[r, sim.jobs[sim.clock[0].current].pod_gpus])
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Fragmentation gradient descent, taken from the node to the rack.
-#
-# Source: Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent",
-# USENIX ATC '23. What a placement costs is how far it raises the free GPUs that the next job, drawn from the usual mix
-# (`Sim.mix`) and confined to a rack, is expected not to be able to use: `nvlenv.cluster.fragmentation.rack_fgd` of that rack.
-# --------------------------------------------------------------------------------------------------------------------
-
-
-BEFORE = int(Row.POLICY)  # BEFORE[f]: nodes of one rack with f free GPUs
-AFTER = int(Row.COUNTS)  # the same with the job placed; shared with placement_speed, which never runs meanwhile
-GRID = 1.0e9  # rises are rounded to this grid, so that the last bit of a sum never decides
-
-
-@kernel
-def rack_fgd(sim, r):
-    """The smallest rise of the expected unusable GPUs of the rack, then best fit."""
+    Fragmentation gradient descent, taken from the node to the rack: what a placement costs is how far it raises the
+    free GPUs that the next job, drawn from the usual mix (`Sim.mix`) and confined to a rack, is expected not to be able
+    to use (`nvlenv.cluster.fragmentation.rack_fgd` of that rack). Source: Weng et al., "Beware of Fragmentation:
+    Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent", USENIX ATC '23.
+    """
     before, after, cap = sim.scratch[BEFORE], sim.scratch[AFTER], sim.cap[r]
     p, pods = sim.jobs[sim.clock[0].current].pod_gpus, part_here(sim, r)
     _count_nodes(cap, before, after)
@@ -197,3 +213,20 @@ def _rise(mix, cap, before, after, free):
         small_before += p * before[p]
         small_after += p * after[p]
     return rise
+
+
+@packing("slurm-block", "Slurm's topology/block rule", look=block_of_job, inline=False)
+def slurm_block(sim, rule, r, seen):
+    """Slurm's topology/block with segments: racks of the job's block first, of those the one with the fewest nodes.
+
+    Source: Slurm's guide to topology/block and its --segment option. A rack is Slurm's base block, coarser domains are
+    its aggregated blocks, and the slices of a job are its segments, kept together as with --consolidate-segments: the
+    lowest level with a domain that holds all that is left of the job; of those domains the one with the fewest nodes
+    that could take its pods (`feasibility.block_of_job`); inside it, segment by segment, the rack with the fewest such
+    nodes. A segment that fits no rack takes the racks with the most nodes first.
+    """
+    outside = 0.0 if sim.ancestors[r, seen[0]] == seen[1] else 1.0
+    return outside, float(sim.cap[r, sim.jobs[sim.clock[0].current].pod_gpus])
+
+
+PACKINGS = tuple(rule.name for rule in RULES)

@@ -5,7 +5,7 @@
     best-fit+tight                 a slice that must span racks takes the fewest that hold it, with the least left over
     best-fit+delay                 preferred jobs wait a while for one domain before they spread
     best-fit+hold                  small jobs may not break the last hero-ready racks
-    best-fit+easy                  racks are reserved for the oldest waiting hero
+    best-fit+easy                  racks are reserved for the oldest waiting hero, the target
     best-fit+easy(slices=1,patience=20)  for the most urgent waiting job of at least one slice
     best-fit+easy+drain            and no sizeable job starts, wherever, that keeps its GPUs from that job for long
     best-fit+open                  racks are opened for jobs that have room but no shape, cheapest first
@@ -21,29 +21,17 @@ import re
 from typing import NamedTuple
 
 from nvlenv.common.errors import InputError
+from nvlenv.policies.heuristics.packing import PACKINGS
 
-PACKINGS = (
-    "random",
-    "first-fit",
-    "least-allocated",
-    "most-allocated",
-    "best-fit",
-    "hierarchical-best-fit",
-    "anchor-loss",
-    "lifetime",
-    "rack-fgd",
-    "slurm-block",
-)
-MODIFIERS = ("fill", "tight", "delay", "hold", "easy", "drain", "open", "open-hero")
 NO_OPEN, OPEN_CHEAPEST, OPEN_HERO = 0, 1, 2
 LARGEST = 2**31  # of a parameter
 
 
 class Rule(NamedTuple):
-    """A composed heuristic, as the kernels read it."""
+    """A composed heuristic, as the kernels read it. `easy_slices` is the parameter `slices` of the part `easy`."""
 
     packing: int  # index into PACKINGS
-    seed: int = 0  # of the random rule
+    random_seed: int = 0
     fill: int = 0  # 1: take `fill` where it is legal and takes nothing that is kept for others
     tight: int = 0  # 1: spread over the fewest racks with the least left over, not over the largest rooms
     delay_hours: float = 0.0  # how long a preferred job waits for one domain of its level
@@ -53,7 +41,7 @@ class Rule(NamedTuple):
     easy: int = 0  # 1: reserve racks for the oldest waiting hero
     easy_share: float = 0.0  # or for the oldest job that asks for this share of the cluster; 0: heroes only
     easy_slices: int = 0  # or that asks for so many standard slices
-    easy_patience: float = 0.0  # h: for the most urgent of them (outlook.urgency), not the oldest; 0: the oldest
+    easy_patience: float = 0.0  # h: for the most urgent of them (forecast.urgency), not the oldest; 0: the oldest
     easy_spare: int = 0  # 1: others may use the nodes of reserved racks that the hero will not need
     drain: int = 0  # 1: a job of a quarter slice or more waits if it would outlast the reserved job's pooled start
     drain_hours: float = 4.0  # by more than so long
@@ -61,19 +49,7 @@ class Rule(NamedTuple):
 
 
 _PART = re.compile(r"([a-z-]+)(?:\(([^)]*)\))?")
-_Parameters = dict[str, tuple[str, type[int] | type[float]]]
-_PARAMETERS: dict[str, _Parameters] = {
-    "random": {"seed": ("seed", int)},
-    "delay": {"hours": ("delay_hours", float)},
-    "hold": {"racks": ("hold_racks", int), "nodes": ("hold_nodes", int), "hours": ("hold_hours", float)},
-    "easy": {
-        "share": ("easy_share", float),
-        "slices": ("easy_slices", int),
-        "patience": ("easy_patience", float),
-        "spare": ("easy_spare", int),
-    },
-    "drain": {"hours": ("drain_hours", float)},
-}
+# What each modifier sets.
 _SETTINGS: dict[str, dict[str, int | float]] = {
     "fill": {"fill": 1},
     "tight": {"tight": 1},
@@ -84,6 +60,7 @@ _SETTINGS: dict[str, dict[str, int | float]] = {
     "open": {"open": OPEN_CHEAPEST},
     "open-hero": {"open": OPEN_HERO},
 }
+MODIFIERS = tuple(_SETTINGS)
 
 
 def parse_rule(name: str) -> Rule:
@@ -107,14 +84,15 @@ def _parse_part(name: str, part: str, known: tuple[str, ...], kind: str) -> tupl
     match = _PART.fullmatch(part.strip())
     if match is None or match[1] not in known:
         raise InputError("policy", name, repr(part), f"one of the {kind} {list(known)}")
-    fields = _PARAMETERS.get(match[1], {})
+    prefix = f"{match[1]}_"
+    fields = {field.removeprefix(prefix): field for field in Rule._fields if field.startswith(prefix)}
     values: dict[str, int | float] = {}
     for setting in filter(None, (match[2] or "").split(",")):
         key, _, text = setting.partition("=")
         if key.strip() not in fields:
             raise InputError("policy", name, repr(setting), f"parameters of {match[1]}: {list(fields) or 'none'}")
-        field, number = fields[key.strip()]
-        values[field] = _parse_number(f"{name}, {key.strip()}", text, number)
+        field = fields[key.strip()]
+        values[field] = _parse_number(f"{name}, {key.strip()}", text, type(Rule._field_defaults[field]))
     return match[1], values
 
 

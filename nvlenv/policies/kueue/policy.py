@@ -131,7 +131,7 @@ class KueueView:
     def pods_left(self, sim: Sim) -> int:
         """Pods of the job at hand that are not yet placed."""
         c = sim.clock[0]
-        return int(c["units_left"] - 1) * int(sim.jobs[c["current"]]["unit_pods"]) + int(c["pods_left"])
+        return int(c["slices_left"] - 1) * int(sim.jobs[c["current"]]["slice_pods"]) + int(c["pods_left"])
 
     def name_of(self, node: int) -> str:
         """The name of a node, its last label value."""
@@ -157,8 +157,8 @@ def request_of(job: np.void, levels: int) -> TopologyRequest:
         return TopologyRequest(TopologyMode.UNCONSTRAINED)
     if job["mode"] == Mode.PREFERRED:
         return TopologyRequest(TopologyMode.PREFERRED, level)
-    if job["units"] > 1:
-        return TopologyRequest(TopologyMode.SLICE_ONLY, slices=(Layer(level, int(job["unit_pods"])),))
+    if job["slices"] > 1:
+        return TopologyRequest(TopologyMode.SLICE_ONLY, slices=(Layer(level, int(job["slice_pods"])),))
     return TopologyRequest(TopologyMode.REQUIRED, level)
 
 

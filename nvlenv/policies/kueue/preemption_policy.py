@@ -182,7 +182,7 @@ def _next_turn(sim):
                     else:
                         for a in range(len(sim.mask)):
                             sim.mask[a] = False
-                    c.units_left, c.pods_left, c.scope = sim.jobs[j].units, sim.jobs[j].unit_pods, -1
+                    c.slices_left, c.pods_left, c.scope = sim.jobs[j].slices, sim.jobs[j].slice_pods, -1
                     c.current = j
                     return True
                 stays_waiting(sim, j)

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from nvlenv.workload.formats.format import Format
-from nvlenv.workload.table import Row, read_table, timestamp
-from nvlenv.workload.trace import UNKNOWN, Entry, Job
+from nvlenv.workload.table import TableRow, read_table, timestamp
+from nvlenv.workload.trace import UNKNOWN, Entry, Format, TraceJob
 
 _ACME = ("user", "gpu_num", "type", "state", "submit_time", "start_time", "end_time", "gpu_time")
 _HELIOS = ("user", "vc", "gpu_num", "state", "submit_time", "start_time", "end_time")
@@ -21,7 +20,7 @@ _UNFINISHED = {"RUNNING": "still running", "SUSPENDED": "still running", "PENDIN
 _HELIOS_START = timestamp("2020-04-01 00:00:00")  # its authors leave out the few submits before
 
 
-def _job(row: Row, kind: str) -> Entry:
+def _job(row: TableRow, kind: str) -> Entry:
     gpus, state = row.number("gpu_num"), row.text("state").upper()
     if gpus == 0:
         return "no GPUs"
@@ -29,7 +28,7 @@ def _job(row: Row, kind: str) -> Entry:
         return _UNFINISHED[state]
     submit, start = row.time("submit_time"), row.time("start_time")
     run_time = row.time("end_time") - start
-    return Job(submit, gpus, run_time, kind, row.text("user"), _FAILURES.get(state, state))
+    return TraceJob(submit, gpus, run_time, kind, row.text("user"), _FAILURES.get(state, state))
 
 
 def _read_acme(path: Path) -> Iterator[Entry]:
@@ -40,7 +39,7 @@ def _read_acme(path: Path) -> Iterator[Entry]:
 def _read_helios(path: Path) -> Iterator[Entry]:
     for row in read_table(path, _HELIOS):
         entry = _job(row, UNKNOWN)
-        early = isinstance(entry, Job) and entry.submit_s < _HELIOS_START
+        early = isinstance(entry, TraceJob) and entry.submit_s < _HELIOS_START
         yield "warm-up before 1 April 2020" if early else entry
 
 

@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from nvlenv.workload.formats.format import Format
 from nvlenv.workload.table import read_table
-from nvlenv.workload.trace import UNKNOWN, Entry, Job
+from nvlenv.workload.trace import UNKNOWN, Entry, Format, TraceJob
 
 _SAMPLE = ("num_inst", "submit_time", "num_gpu", "duration", "user", "gpu_type")
 _OPENB = ("num_gpu", "gpu_milli", "qos", "pod_phase", "creation_time", "deletion_time", "scheduled_time")
@@ -27,7 +26,7 @@ _ASI_KINDS = {
 def _read_sample(path: Path) -> Iterator[Entry]:
     for row in read_table(path, _SAMPLE):
         gpus = row.number("num_inst") * row.number("num_gpu")  # num_gpu is per instance, in GPUs
-        yield Job(row.number("submit_time"), gpus, max(row.number("duration"), 1.0), user=row.text("user"))
+        yield TraceJob(row.number("submit_time"), gpus, max(row.number("duration"), 1.0), user=row.text("user"))
 
 
 def _read_openb(path: Path) -> Iterator[Entry]:
@@ -39,7 +38,7 @@ def _read_openb(path: Path) -> Iterator[Entry]:
             continue
         kind = "inference" if row.text("qos") == "LS" else UNKNOWN
         run_time = row.number("deletion_time") - start
-        yield Job(row.number("creation_time"), gpus, run_time, kind, status=row.text("pod_phase"))
+        yield TraceJob(row.number("creation_time"), gpus, run_time, kind, status=row.text("pod_phase"))
 
 
 def _read_dlrm(path: Path) -> Iterator[Entry]:
@@ -52,14 +51,14 @@ def _read_dlrm(path: Path) -> Iterator[Entry]:
         start = submit if math.isnan(scheduled) else scheduled
         end = _DLRM_END_S if math.isnan(deleted) else deleted
         status = "Running" if math.isnan(deleted) else "Succeeded"
-        yield Job(submit, row.number("gpu_request"), end - start, "inference", row.text("app_name"), status)
+        yield TraceJob(submit, row.number("gpu_request"), end - start, "inference", row.text("app_name"), status)
 
 
 def _read_spot(path: Path) -> Iterator[Entry]:
     for row in read_table(path, _SPOT):
         gpus = row.number("gpu_request") * row.number("worker_num")
         kind = row.text("job_type", UNKNOWN)
-        yield Job(row.number("submit_time"), gpus, row.number("duration"), kind, row.text("organization"))
+        yield TraceJob(row.number("submit_time"), gpus, row.number("duration"), kind, row.text("organization"))
 
 
 def _read_asi(path: Path) -> Iterator[Entry]:
@@ -67,7 +66,7 @@ def _read_asi(path: Path) -> Iterator[Entry]:
         hours = row.number("day") * 24 + row.number("hour") if row.has("day") and row.has("hour") else number / 60
         kind = _ASI_KINDS.get(row.text("job_type_public"), UNKNOWN)
         user = row.text("workload_id")
-        yield Job(hours * 3600, row.number("gpu_request"), row.number("duration_hours") * 3600, kind, user)
+        yield TraceJob(hours * 3600, row.number("gpu_request"), row.number("duration_hours") * 3600, kind, user)
 
 
 FORMATS = (

@@ -1,4 +1,4 @@
-"""The common CSV, written: `submit_s,gpus,duration_s,kind,user,status`, plain or gzip, all of it or nothing."""
+"""The common CSV of this project, `submit_s,gpus,duration_s[,kind,user,status]`: read, and written whole."""
 
 from __future__ import annotations
 
@@ -11,14 +11,8 @@ from pathlib import Path
 
 from nvlenv.cluster.types import FloatArray, IntArray, Workload
 from nvlenv.common.files import written_whole
-from nvlenv.workload.formats.format import Format
 from nvlenv.workload.table import read_table
-from nvlenv.workload.trace import NO_USER, UNKNOWN, Entry, Job, Trace
-
-# --------------------------------------------------------------------------------------------------------------------
-# The common CSV of this project: `submit_s,gpus,duration_s[,kind,user,status]`, written by `write_csv`.
-# --------------------------------------------------------------------------------------------------------------------
-
+from nvlenv.workload.trace import NO_USER, UNKNOWN, Entry, Format, Trace, TraceJob
 
 COLUMNS = ("submit_s", "gpus", "duration_s", "kind", "user", "status")
 _REQUIRED = COLUMNS[:3]
@@ -26,7 +20,7 @@ _REQUIRED = COLUMNS[:3]
 
 def _read(path: Path) -> Iterator[Entry]:
     for row in read_table(path, _REQUIRED):
-        yield Job(
+        yield TraceJob(
             row.number("submit_s"),
             row.number("gpus"),
             row.number("duration_s"),
@@ -37,11 +31,6 @@ def _read(path: Path) -> Iterator[Entry]:
 
 
 FORMATS = (Format("common", "submit_s,gpus,duration_s[,kind,user,status]", _read, _REQUIRED),)
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# The common CSV, written: `submit_s,gpus,duration_s,kind,user,status`, plain or gzip, all of it or nothing.
-# --------------------------------------------------------------------------------------------------------------------
 
 
 def write_csv(jobs: Workload | Trace, path: str | Path) -> None:

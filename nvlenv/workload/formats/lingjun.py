@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nvlenv.common.errors import InputError
-from nvlenv.workload.formats.format import Format
-from nvlenv.workload.table import Row, read_table
-from nvlenv.workload.trace import Entry, Job
+from nvlenv.workload.table import TableRow, read_table, table_beside
+from nvlenv.workload.trace import Entry, Format, TraceJob
 
 _JOB = ("job_name", "status", "gmt_job_submitted", "gmt_job_running", "gmt_job_stopped", "gmt_job_finished")
 _WORKER = ("job_name", "worker_name", "RES")
@@ -22,13 +21,13 @@ _GPU = "nvidia.com/gpu"
 
 
 def _beside(path: Path, name: str) -> Path:
-    for candidate in (path.with_name(name), path.with_name(f"{name}.gz")):
-        if candidate.is_file():
-            return candidate
-    raise InputError(path, "", f"no {name} beside it", "job.csv and worker.csv in one folder")
+    found = table_beside(path, name)
+    if found is None:
+        raise InputError(path, "", f"no {name} beside it", "job.csv and worker.csv in one folder")
+    return found
 
 
-def _worker_gpus(row: Row) -> float:
+def _worker_gpus(row: TableRow) -> float:
     try:
         return float(json.loads(row.text("RES", "{}")).get(_GPU, 0))
     except (ValueError, TypeError, AttributeError):
@@ -45,7 +44,7 @@ def _read(path: Path) -> Iterator[Entry]:
         yield _job(row, gpus.get(row.text("job_name"), 0.0))
 
 
-def _job(row: Row, gpus: float) -> Entry:
+def _job(row: TableRow, gpus: float) -> Entry:
     submit, start = row.time("gmt_job_submitted"), row.time("gmt_job_running")
     finished, stopped = row.time("gmt_job_finished"), row.time("gmt_job_stopped")
     end = stopped if math.isnan(finished) else finished
@@ -55,7 +54,7 @@ def _job(row: Row, gpus: float) -> Entry:
         return "still running"
     if start < submit:
         return "started before its submit"
-    return Job(submit, gpus, end - start, user=row.text("user_id"), status=row.text("status"))
+    return TraceJob(submit, gpus, end - start, user=row.text("user_id"), status=row.text("status"))
 
 
 def _is_worker_table(line: str) -> bool:

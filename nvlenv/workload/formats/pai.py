@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvlenv.common.errors import InputError
-from nvlenv.workload.formats.format import Format
-from nvlenv.workload.table import Row, read_table
-from nvlenv.workload.trace import NO_USER, Entry, Job
+from nvlenv.workload.table import TableRow, read_table, table_beside
+from nvlenv.workload.trace import NO_USER, Entry, Format, TraceJob
 
 _JOB = ("job_name", "inst_id", "user", "status", "start_time", "end_time")
 _TASK = (
@@ -34,7 +33,7 @@ class _Tasks:
     failed: bool = False
     unfinished: str = ""
 
-    def add(self, row: Row) -> None:
+    def add(self, row: TableRow) -> None:
         gpus = row.number("inst_num") * row.number("plan_gpu") / 100
         if not gpus > 0:
             return
@@ -48,20 +47,12 @@ class _Tasks:
             self.unfinished = "no end time"
 
 
-def _sibling(path: Path, mine: str, other: str) -> Path | None:
-    """The other table of the pair, plain or gzip, if it lies beside this one."""
-    if mine not in path.name:
-        return None
-    plain = path.with_name(path.name.replace(mine, other).removesuffix(".gz"))
-    candidates = (plain, plain.with_name(f"{plain.name}.gz"))
-    return next((found for found in candidates if found != path and found.is_file()), None)
-
-
 def _tables(path: Path) -> tuple[Path | None, Path]:
     """The job table, if there is one, and the task table."""
     if "pai_job_table" not in path.name:
-        return _sibling(path, "pai_task_table", "pai_job_table"), path
-    tasks = _sibling(path, "pai_job_table", "pai_task_table")
+        named = "pai_task_table" in path.name
+        return table_beside(path, path.name.replace("pai_task_table", "pai_job_table")) if named else None, path
+    tasks = table_beside(path, path.name.replace("pai_job_table", "pai_task_table"))
     if tasks is None:
         raise InputError(path, "", "no pai_task_table beside it", "the task table, which has the GPUs of the jobs")
     return path, tasks
@@ -81,7 +72,7 @@ def _read(path: Path) -> Iterator[Entry]:
             yield tasks.unfinished
         else:
             status = "FAILED" if tasks.failed else "COMPLETED"
-            yield Job(submit, tasks.gpus, tasks.end - tasks.start, user=user, status=status)
+            yield TraceJob(submit, tasks.gpus, tasks.end - tasks.start, user=user, status=status)
 
 
 def _matches(line: str) -> bool:

@@ -12,10 +12,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nvlenv.common.errors import InputError
-from nvlenv.workload.formats.format import Format
-from nvlenv.workload.table import MISSING, read_chunks, read_table, shown, timestamp
-from nvlenv.workload.trace import NO_USER, UNKNOWN, Entry, Job
+from nvlenv.common.errors import InputError, brief
+from nvlenv.workload.table import MISSING, read_chunks, read_table, timestamp
+from nvlenv.workload.trace import NO_USER, UNKNOWN, Entry, Format, TraceJob
 
 _STATUS = {"Pass": "COMPLETED", "Killed": "CANCELLED", "Failed": "FAILED"}
 _DECODER = json.JSONDecoder()
@@ -32,13 +31,8 @@ def pacific(text: str) -> float:
     return local + 3600 * (7 if local < _SUMMER_ENDS else 8)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# The original log: one list of JSON objects, too large to hold at once
-# --------------------------------------------------------------------------------------------------------------------
-
-
 class _JsonList:
-    """The objects of one JSON list, taken from the front of a text that arrives in chunks."""
+    """The objects of one JSON list, too long to hold at once, taken from the front of a text that comes in chunks."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._chunks = path, read_chunks(path)
@@ -47,14 +41,14 @@ class _JsonList:
     def __iter__(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Each object with its number, from 1."""
         self._take("[")
-        if self._peek() == "]":
-            return
-        while True:
+        while self._peek() != "]":
+            if self._number > 1:
+                self._take(",")
             yield self._number, self._object()
             self._number += 1
-            if self._peek() == "]":
-                return
-            self._take(",")
+
+    def _error(self, found: str, expected: str) -> InputError:
+        return InputError(self._path, f"job {self._number}", found, expected)
 
     def _more(self) -> bool:
         chunk = next(self._chunks, "")
@@ -63,15 +57,15 @@ class _JsonList:
 
     def _peek(self) -> str:
         """The next character that is not blank, empty at the end of the file."""
-        self._text = self._text.lstrip()
-        while not self._text and self._more():
-            self._text = self._text.lstrip()
-        return self._text[:1]
+        while not (text := self._text.lstrip()) and self._more():
+            pass
+        self._text = text
+        return text[:1]
 
     def _take(self, character: str) -> None:
         if self._peek() != character:
-            found = shown(self._text[:20]) if self._text else "the end of the file"
-            raise InputError(self._path, f"job {self._number}", found, f"{character!r} of a JSON list of jobs")
+            found = brief(self._text[:20]) if self._text else "the end of the file"
+            raise self._error(found, f"{character!r} of a JSON list of jobs")
         self._text = self._text[1:]
 
     def _object(self) -> Mapping[str, Any]:
@@ -82,13 +76,11 @@ class _JsonList:
                 break
             except json.JSONDecodeError as error:
                 if len(self._text) > _LONGEST_JOB or not self._more():
-                    found, expected = f"broken JSON ({error.msg})", "a complete JSON list of jobs"
-                    raise InputError(self._path, f"job {self._number}", found, expected) from None
+                    raise self._error(f"broken JSON ({error.msg})", "a complete JSON list of jobs") from None
             except (RecursionError, ValueError):  # nested without end, or a number of thousands of digits
-                raise InputError(self._path, f"job {self._number}", "absurd JSON", "a list of jobs") from None
+                raise self._error("absurd JSON", "a list of jobs") from None
         if not isinstance(job, dict):
-            expected = "an object with status, submitted_time and attempts"
-            raise InputError(self._path, f"job {self._number}", shown(job), expected)
+            raise self._error(brief(job), "an object with status, submitted_time and attempts")
         self._text = self._text[end:]
         return job
 
@@ -99,7 +91,7 @@ def _time(value: object) -> float:
     try:
         return pacific(str(value))
     except ValueError:
-        raise ValueError(f"the time {shown(value)}") from None
+        raise ValueError(f"the time {brief(value)}") from None
 
 
 def _philly_job(job: Mapping[str, Any]) -> Entry:
@@ -119,7 +111,7 @@ def _philly_job(job: Mapping[str, Any]) -> Entry:
     gpu_seconds = sum(gpus * seconds for gpus, seconds in complete)  # attempts may differ in size
     run_time = gpu_seconds / gpus if gpus else 0.0
     status = _STATUS.get(job["status"], UNKNOWN)
-    return Job(_time(job["submitted_time"]), gpus, run_time, user=str(job["user"] or NO_USER), status=status)
+    return TraceJob(_time(job["submitted_time"]), gpus, run_time, user=str(job["user"] or NO_USER), status=status)
 
 
 def _read_log(path: Path) -> Iterator[Entry]:
@@ -127,37 +119,32 @@ def _read_log(path: Path) -> Iterator[Entry]:
         try:
             yield _philly_job(job)
         except KeyError as error:
-            found = f"no {error.args[0]!r} in {shown(sorted(job))}"
+            found = f"no {error.args[0]!r} in {brief(sorted(job))}"
             raise InputError(path, f"job {number}", found, "a job as in cluster_job_log") from None
         except ValueError as error:
             raise InputError(path, f"job {number}", error, "a time like 2017-10-07 01:12:09") from None
         except TypeError:
             expected = "a list of attempts, each with start_time, end_time and detail"
-            raise InputError(path, f"job {number}", shown(job["attempts"]), expected) from None
+            raise InputError(path, f"job {number}", brief(job["attempts"]), expected) from None
 
 
 def _is_json(line: str) -> bool:
     return line.lstrip().startswith(("[", "{"))
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Flattened copies
-# --------------------------------------------------------------------------------------------------------------------
-
-
 def _read_rfold(path: Path) -> Iterator[Entry]:
     for row in read_table(path, _RFOLD):
-        yield Job(row.number("arrival time (sec)"), row.number("size"), row.number("duration (sec)"))
+        yield TraceJob(row.number("arrival time (sec)"), row.number("size"), row.number("duration (sec)"))
 
 
 def _read_sia(path: Path) -> Iterator[Entry]:
     for row in read_table(path, _SIA):
-        yield Job(row.time("timestamp"), row.number("num_gpus"), row.number("duration"), user=row.text("cluster"))
+        yield TraceJob(row.time("timestamp"), row.number("num_gpus"), row.number("duration"), user=row.text("cluster"))
 
 
 def _read_chronus(path: Path) -> Iterator[Entry]:
     for row in read_table(path, _CHRONUS):
-        yield Job(row.number("submit_time"), row.number("num_gpu"), row.number("duration"), user=row.text("user"))
+        yield TraceJob(row.number("submit_time"), row.number("num_gpu"), row.number("duration"), user=row.text("user"))
 
 
 FORMATS = (

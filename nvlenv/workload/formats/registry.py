@@ -1,28 +1,26 @@
-"""The registry of trace formats: which there are, and which one a file is in."""
+"""The registry of trace formats: which there are, and which one a file is in.
+
+A module of this folder with a tuple FORMATS is found by itself, so a new format is one new file.
+"""
 
 from __future__ import annotations
 
 import csv
+import pkgutil
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 
-from nvlenv.common.errors import InputError
-from nvlenv.workload.formats import acme, alibaba, common, lingjun, pai, philly, slurm, swf
-from nvlenv.workload.formats.format import Format
-from nvlenv.workload.table import read_head, shown
-from nvlenv.workload.trace import Trace, collect
+from nvlenv.common.errors import InputError, brief
+from nvlenv.workload import formats
+from nvlenv.workload.table import read_head
+from nvlenv.workload.trace import Format, Trace, collect
 
-# Where the columns of one format hold those of another, the more specific one comes first.
-FORMATS: tuple[Format, ...] = (
-    *common.FORMATS,
-    *acme.FORMATS,
-    *philly.FORMATS,
-    *pai.FORMATS,
-    *alibaba.FORMATS,
-    *lingjun.FORMATS,
-    *slurm.FORMATS,
-    *swf.FORMATS,
-)
+_MODULES = (module.name for module in pkgutil.iter_modules(formats.__path__, "nvlenv.workload.formats."))
+_FOUND = [known for name in _MODULES if name != __name__ for known in import_module(name).FORMATS]
+
+# Where the columns of one format hold those of another, the one with more of them comes first.
+FORMATS: tuple[Format, ...] = tuple(sorted(_FOUND, key=lambda known: -len(known.columns)))
 
 # Files that lie beside the traces and are easily taken for one.
 _NO_TRACES: tuple[tuple[tuple[str, ...], str], ...] = (
@@ -38,8 +36,8 @@ _NO_TRACES: tuple[tuple[tuple[str, ...], str], ...] = (
 
 
 def format_names() -> list[str]:
-    """The names of all formats, in the order in which they are tried."""
-    return list(dict.fromkeys(known.name for known in FORMATS))
+    """The names of all formats: our own, then the others in the order of the alphabet."""
+    return sorted({known.name for known in FORMATS}, key=lambda name: (name != "common", name))
 
 
 def find_format(path: Path, name: str = "auto") -> Format:
@@ -60,7 +58,7 @@ def find_format(path: Path, name: str = "auto") -> Format:
         if header.issuperset(columns):
             raise InputError(path, "", what, "a job trace with submit times, GPUs and run times")
     expected = f"one of the formats {', '.join(format_names())} (or name it with `format`)"
-    raise InputError(path, "line 1", shown(line, 80), expected)
+    raise InputError(path, "line 1", brief(line, 80), expected)
 
 
 def read_trace(path: str | Path, format: str = "auto") -> Trace:
@@ -76,8 +74,7 @@ def read_trace(path: str | Path, format: str = "auto") -> Trace:
     InputError : the file cannot be read, is in no known format, or a row is broken; names the line and the column.
     """
     path = Path(path)
-    known = find_format(path, format)
-    return collect(path, known.name, known.read(path), known.source_gpus, known.note)
+    return collect(path, find_format(path, format))
 
 
 def cached_trace(path: str | Path, format: str = "auto") -> Trace:

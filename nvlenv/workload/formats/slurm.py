@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from nvlenv.workload.formats.format import Format
-from nvlenv.workload.table import Row, read_table
-from nvlenv.workload.trace import UNKNOWN, Entry, Job
+from nvlenv.workload.table import TableRow, read_table
+from nvlenv.workload.trace import UNKNOWN, Entry, Format, TraceJob
 
 _SUPERCLOUD = ("id_user", "state", "time_submit", "time_start", "time_end", "tres_alloc", "tres_req")
 _GPU_KINDS = ("1001", "1002")  # trackable resources gpu:tesla and gpu:volta
@@ -19,7 +18,7 @@ _AAIC = (
 _AAIC_STATES: dict[float, str] = {0: "COMPLETED", 1: "FAILED", 2: "FAILED", 3: "CANCELLED", 4: "CANCELLED"}
 
 
-def _tres_gpus(row: Row) -> float:
+def _tres_gpus(row: TableRow) -> float:
     """GPUs in a list of trackable resources such as `1=20,2=170000,4=1,5=20,1002=2`."""
     column = "tres_alloc" if row.text("tres_alloc").strip('"') else "tres_req"
     pairs = [item.partition("=") for item in row.text(column).strip('"').split(",") if item]
@@ -38,12 +37,12 @@ def _read_supercloud(path: Path) -> Iterator[Entry]:
             yield "still running"
         else:
             status = _SLURM_STATES.get(row.number("state"), UNKNOWN)
-            yield Job(row.number("time_submit"), gpus, end - start, user=row.text("id_user"), status=status)
+            yield TraceJob(row.number("time_submit"), gpus, end - start, user=row.text("id_user"), status=status)
 
 
 def _read_aaic(path: Path) -> Iterator[Entry]:
     for row in read_table(path, _AAIC, _AAIC):
-        yield Job(
+        yield TraceJob(
             row.number("submit"),
             row.number("nodes") * row.number("gpus_per_node"),
             row.number("finish") - row.number("start"),

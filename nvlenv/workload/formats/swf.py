@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from nvlenv.common.errors import InputError
-from nvlenv.workload.formats.format import Format
-from nvlenv.workload.table import read_lines, shown
-from nvlenv.workload.trace import NO_USER, UNKNOWN, Entry, Job
+from nvlenv.common.errors import InputError, brief
+from nvlenv.workload.table import read_lines
+from nvlenv.workload.trace import NO_USER, UNKNOWN, Entry, Format, TraceJob
 
 _COLUMNS = 18
 _USED = {1: "submit time", 3: "run time", 4: "processors", 7: "requested processors", 10: "status", 11: "user"}
@@ -27,7 +26,7 @@ def _values(path: Path, line: int, cells: list[str]) -> dict[int, float]:
         try:
             values[index] = float(cells[index])
         except ValueError:
-            raise InputError(path, f"line {line}, column {name!r}", shown(cells[index]), "a number") from None
+            raise InputError(path, f"line {line}, column {name!r}", brief(cells[index]), "a number") from None
     return values
 
 
@@ -44,7 +43,7 @@ def _read(path: Path) -> Iterator[Entry]:
         else:
             gpus = used if used > 0 else requested
             who = NO_USER if user < 0 else cells[11]
-            yield Job(submit, gpus, run_time, user=who, status=_STATUS.get(status, UNKNOWN))
+            yield TraceJob(submit, gpus, run_time, user=who, status=_STATUS.get(status, UNKNOWN))
 
 
 def _matches(line: str) -> bool:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from agents.evaluation.bound import pooled_easy, pooled_fcfs
-from agents.evaluation.episodes import BOUND, play_policy, play_workload, split_seeds
+from agents.evaluation.episodes import BOUND, play_policy, play_workload, pooled_easy, split_seeds
 from agents.evaluation.statistics import paired
 from nvlenv.envs.scenario import Episode, Scenario, load_scenario, prepare
+from nvlenv.simulator.pooled import waiting_in_pool
 
 
 def obvious_easy(
@@ -104,7 +104,7 @@ def test_heroes_starve_in_the_twin_but_not_in_the_bound(make_small: Callable[...
     episodes = [scenario.draw(seed) for seed in split_seeds(0, "validation", 12)]
 
     easy = sum(pooled_easy(prepare(scenario, episode), "best-fit+easy") for episode in episodes)
-    fcfs = sum(pooled_fcfs(prepare(scenario, episode)) for episode in episodes)
+    fcfs = sum(waiting_in_pool(prepare(scenario, episode)) for episode in episodes)
 
     assert easy < fcfs
 

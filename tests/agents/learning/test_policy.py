@@ -14,8 +14,8 @@ from torch import nn
 from agents.learning.network import PlacementNetwork, network_arrays
 from agents.learning.policy import PlacementPolicy, masked_log_softmax
 from nvlenv.envs.env import action_space, observation_space
+from nvlenv.envs.sb3 import NVL72VecEnv
 from nvlenv.envs.scenario import Scenario
-from nvlenv.envs.vector import NVL72VecEnv
 from nvlenv.policies.learned import LearnedPolicy
 from tests.agents.decisions import Recorded, perturbed, record
 

@@ -20,10 +20,10 @@ from agents.study import drains, hero, incident, shape
 from agents.study.__main__ import main
 from agents.study.page import Study, study_html, study_markdown
 from agents.study.play import StudySettings, at, branch, play_until, with_one_hero
-from nvlenv.cluster.collectives import communication_ratio
 from nvlenv.cluster.types import Mode
 from nvlenv.envs.scenario import load_scenario, prepare
 from nvlenv.policies.resolver import resolve_policy
+from tests.cluster.ratio import communication_ratio
 
 FEW = StudySettings(episodes=2)
 SAID = {drains.WORN: r"cost (\d+) GPU-hours", drains.BARE: r"no checkpoints, (\d+)\."}

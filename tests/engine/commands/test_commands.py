@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from nvlenv.engine.__main__ import COMMANDS, main
+from nvlenv.engine.commands.slots import SIZES
 from nvlenv.engine.formats.kueue import parse_assignment
+from nvlenv.simulator.state import SLOT_SIZES
 
 CASES = Path(__file__).parents[2] / "cases" / "engine"
-KUBERNETES = ["--cluster", str(CASES / "kubectl.json"), str(CASES / "kueue.yaml")]
+KUBERNETES = ["--cluster", str(CASES / "kubernetes/kubectl.json"), str(CASES / "kubernetes/kueue.yaml")]
 
 
 @pytest.fixture
@@ -65,13 +67,25 @@ def test_from_kubectl_to_an_explained_placement(capsys: pytest.CaptureFixture[st
     more = tmp_path / "more.yaml"
     more.write_text(job.read_text().replace("cpu: 8", "cpu: 32"))
 
-    code, out, _ = run(capsys, "place", "--cluster", CASES / "kubectl.json", "--job", job)
-    refused, said, _ = run(capsys, "place", "--cluster", CASES / "kubectl.json", "--job", more)
+    code, out, _ = run(capsys, "place", "--cluster", CASES / "kubernetes/kubectl.json", "--job", job)
+    refused, said, _ = run(capsys, "place", "--cluster", CASES / "kubernetes/kubectl.json", "--job", more)
 
     assert (code, refused) == (0, 3)
     assert "block-b/rack-b1      3    12  rack-b1-n[0-2]" in out
     assert "block-b/rack-b1  0 of 3 nodes free; 3 idle, but without cpu for it" in said
     assert "12 idle GPUs unreachable: job data/job/etl leaves too little cpu on 3 nodes in 1 of 4 racks" in said
+
+
+def test_gpus_may_have_another_name(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    job = CASES.parent / "engine_job.yaml"
+    usual = run(capsys, "place", "--cluster", CASES / "kubernetes" / "kubectl.json", "--job", job)
+    for source in (job, CASES / "kubernetes" / "kubectl.json"):
+        (tmp_path / source.name).write_text(re.sub('nvidia.com/gpu(?="?:)', "amd.com/gpu", source.read_text()))
+
+    arguments = ("place", "--cluster", tmp_path / "kubectl.json", "--job", tmp_path / job.name)
+
+    assert run(capsys, *arguments, "--gpu-resource", "amd.com/gpu") == usual
+    assert run(capsys, *arguments)[0] == 2
 
 
 @pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
@@ -98,6 +112,7 @@ def test_slots_counts_what_is_free_and_what_is_out_of_reach(capsys: pytest.Captu
     _, out, _ = run(capsys, "slots", *KUBERNETES)
 
     assert (code, answer["free"]) == (0, {"16": 1, "4": 8})
+    assert SIZES == SLOT_SIZES
     assert "48 GPUs: 20 free, 8 idle on failed or cordoned nodes" in out
     assert "4 idle GPUs unreachable: cordoned on 1 nodes in 1 of 4 racks" in out
     assert "2 verification jobs run on idle nodes: not counted" in out
@@ -166,12 +181,18 @@ def test_replay_says_when_the_hero_could_start(capsys: pytest.CaptureFixture[str
         (["slots"], "--cluster"),
         (["slots", "--cluster", "{dir}/cluster.json", "--pod-cpu", "many"], "--pod-cpu"),
         (["replay", "--cluster", "{dir}/cluster.json", "--hero", "{dir}/fits.json", "--load", "0"], "above 0"),
-        (["replay", "--cluster", "c", "--hero", "h", "--seed", "-1"], "'-1', expected a whole number of at least 0"),
-        (["replay", "--cluster", "c", "--hero", "h", "--load", "1e9"], "'1e9', expected a share .* at most 100"),
-        (["replay", "--cluster", "c", "--hero", "h", "--now", "nan"], "'nan', expected seconds since 1970"),
-        (["slots", "--cluster", "c", "--sizes", "9" * 20], f"'{'9' * 20}', expected a whole number of at least 1"),
-        (["serve", "--port", "99999"], "'99999', expected a whole number of 0 to 65535"),
-        (["serve", "--plan-seconds", "nan"], "'nan', expected seconds, above 0"),
+        (
+            ["replay", "--cluster", "c", "--hero", "h", "--seed", "-1"],
+            "'-1', expected a whole number from 0 to",
+        ),
+        (
+            ["replay", "--cluster", "c", "--hero", "h", "--load", "1e9"],
+            "'1e9', expected a number above 0 .* most 100",
+        ),
+        (["replay", "--cluster", "c", "--hero", "h", "--now", "nan"], "'nan', expected a number from 0 to 1e\\+12"),
+        (["slots", "--cluster", "c", "--sizes", "9" * 20], f"'{'9' * 20}', expected a whole number from 1 to"),
+        (["serve", "--port", "99999"], "'99999', expected a whole number from 0 to 65535"),
+        (["serve", "--plan-seconds", "nan"], "'nan', expected a number above 0"),
         (["nothing"], "expected one of"),
         ([], "usage"),
     ],
@@ -195,7 +216,7 @@ def test_an_interrupted_command_says_so_in_one_line(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("nvlenv.engine.commands.slots.run", interrupt)
+    monkeypatch.setattr("nvlenv.engine.commands.slots.main", interrupt)
 
     code, out, err = run(capsys, "slots", "--cluster", str(files / "cluster.json"))
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from nvlenv.cluster.types import Mode, QueueSpec
 from nvlenv.common.errors import InputError
-from nvlenv.engine.core.engine import PlacementEngine, job_id
+from nvlenv.engine.core.engine import PlacementEngine
 from nvlenv.engine.core.live import SPARE_ROWS
 from nvlenv.engine.formats.load import parse_job, parse_snapshot
 from nvlenv.engine.model.answers import Cause, Loss, Placed, Refused
-from nvlenv.engine.model.jobs import JobRequest, PodSet
+from nvlenv.engine.model.jobs import Job, Pod, PodSet
 from nvlenv.engine.model.settings import Settings
-from nvlenv.engine.model.snapshot import ClusterSnapshot, Job, NodeState, Pod
+from nvlenv.engine.model.snapshot import ClusterSnapshot, NodeState
 from nvlenv.policies.kueue.types import Layer, Taint, Toleration
 from nvlenv.policies.learned import save_policy
 from tests.engine.clusters import HOUR, NOW, cluster, free_racks, gang, node, nodes_of, tenant
@@ -30,13 +30,13 @@ def engine_of(snapshot: ClusterSnapshot, policy: str = "best-fit+open", **fields
     return PlacementEngine(snapshot, policy, Settings(**fields), at=NOW)
 
 
-def placed(engine: PlacementEngine, job: JobRequest, **options: Any) -> Placed:
+def placed(engine: PlacementEngine, job: Job, **options: Any) -> Placed:
     answer = engine.place(job, at=NOW, **options)
     assert isinstance(answer, Placed), answer
     return answer
 
 
-def refused(engine: PlacementEngine, job: JobRequest, **options: Any) -> Refused:
+def refused(engine: PlacementEngine, job: Job, **options: Any) -> Refused:
     answer = engine.place(job, at=NOW, **options)
     assert isinstance(answer, Refused), answer
     return answer
@@ -70,7 +70,7 @@ def test_a_refusal_changes_nothing_and_says_why_rack_by_rack() -> None:
 
 
 @pytest.mark.parametrize("job", [gang("fits", 4), gang("never", 8), gang("evicts", 16, priority=4)])
-def test_a_dry_run_answers_like_the_real_thing_and_changes_nothing(job: JobRequest) -> None:
+def test_a_dry_run_answers_like_the_real_thing_and_changes_nothing(job: Job) -> None:
     snapshot = free_racks(4, 6, preemptible=True, priority=0) if job.priority else free_racks(4, 6)
     engine = engine_of(snapshot)
     before = engine.state()
@@ -260,11 +260,11 @@ def test_a_leader_goes_with_its_workers() -> None:
     engine = engine_of(cluster(nodes))
     group: dict[str, Any] = {"mode": Mode.REQUIRED, "level": "rack", "group": "g"}
     workers = PodSet("workers", 4, 4, cpu=8_000, **group)
-    with_gpus = JobRequest("a", (PodSet("leader", 1, 4, cpu=8_000, **group), workers))
-    coordinator = JobRequest("b", (PodSet("leader", 1, 0, cpu=3_000, **group), workers))
+    with_gpus = Job(name="a", pod_sets=(PodSet("leader", 1, 4, cpu=8_000, **group), workers))
+    coordinator = Job(name="b", pod_sets=(PodSet("leader", 1, 0, cpu=3_000, **group), workers))
 
     small = PodSet("leader", 1, 2, cpu=3_000, **group)
-    another = JobRequest("c", (small, workers))
+    another = Job(name="c", pod_sets=(small, workers))
 
     five = placed(engine, with_gpus, dry_run=True)
     beside = placed(engine, coordinator, dry_run=True)
@@ -283,9 +283,9 @@ def test_a_job_of_two_pod_sets_is_placed_whole_or_not_at_all() -> None:
     sets = (PodSet("a", 4, 4, mode=Mode.REQUIRED), PodSet("b", 3, 4, mode=Mode.REQUIRED))
     before = engine.state()
 
-    assert refused(engine, JobRequest("two", sets)).cause == Cause.CAPACITY
+    assert refused(engine, Job(name="two", pod_sets=sets)).cause == Cause.CAPACITY
     assert engine.state() == before
-    both = placed(engine, JobRequest("two", (sets[0], replace(sets[1], pods=2))))
+    both = placed(engine, Job(name="two", pod_sets=(sets[0], replace(sets[1], pods=2))))
     assert [b.pod_set for b in both.bindings] == ["a"] * 4 + ["b"] * 2
     engine.finish(both.job, at=NOW)
     assert engine.snapshot() == free_racks(4, 2)
@@ -298,12 +298,12 @@ def test_a_job_of_two_pod_sets_is_placed_whole_or_not_at_all() -> None:
         (gang("a", 1, level="pod"), r"'pod', expected one of \['block', 'rack', 'hostname'\]"),
         (gang("a", 3, gpus=2, level="hostname"), "3 pods of 2 GPUs on one host"),
         (
-            JobRequest("a", (PodSet("main", 16, 4, slices=(Layer("", 8), Layer("hostname", 4))),)),
+            Job(name="a", pod_sets=(PodSet("main", 16, 4, slices=(Layer("", 8), Layer("hostname", 4))),)),
             "one layer: the engine does not divide slices further",
         ),
     ],
 )
-def test_what_no_such_cluster_could_hold_is_an_error(job: JobRequest, said: str) -> None:
+def test_what_no_such_cluster_could_hold_is_an_error(job: Job, said: str) -> None:
     engine = engine_of(free_racks(4))
     with pytest.raises(InputError, match=said):
         engine.place(job, at=NOW)
@@ -323,6 +323,19 @@ def test_a_policy_file_and_an_exported_state_go_on_alike(tmp_path: Path) -> None
     for job in (gang("three", 2), gang("two", 18, priority=4), gang("four", 1, gpus=1)):
         assert restored.place(job, at=NOW + 60) == engine.place(job, at=NOW + 60)
     assert "logit" in engine.explain(gang("five", 1), at=NOW + 90).why.rule
+
+
+def test_states_keep_the_keys_by_which_earlier_versions_wrote_them() -> None:
+    engine = engine_of(free_racks(2))
+    placed(engine, gang("a", 2))
+
+    (row,) = (entry["row"] for entry in engine.state()["rows"] if entry["job"] == "default/a")
+
+    assert set(row) == {
+        *("submit", "duration", "noise", "comm", "ideal", "checkpoint", "restart", "gpus", "pod_gpus", "unit_pods"),
+        *("units", "priority", "queue", "klass", "mode", "height", "preemptible", "movable", "evictions", "work"),
+        *("queued", "start", "predicted", "speed", "first_start", "waited", "lost"),
+    }
 
 
 @pytest.mark.parametrize(
@@ -373,7 +386,7 @@ def test_the_docstring_example_holds() -> None:
     answer = engine.place(parse_job('{"name": "tune", "gpus": 8, "mode": "required"}'))
     assert isinstance(answer, Placed)
     assert answer.nodes == ("rack-000-node-00", "rack-000-node-01")
-    assert answer.job == job_id(parse_job('{"name": "tune", "gpus": 8}'))
+    assert answer.job == parse_job('{"name": "tune", "gpus": 8}').id == "default/tune"
 
 
 # Anything, in any order

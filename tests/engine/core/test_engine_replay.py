@@ -12,7 +12,7 @@ import pytest
 from nvlenv.cluster.types import ClusterSpec, Mode, Workload
 from nvlenv.engine.core.engine import PlacementEngine
 from nvlenv.engine.model.answers import Loss, Placed
-from nvlenv.engine.model.jobs import JobRequest, PodSet
+from nvlenv.engine.model.jobs import Job, PodSet
 from nvlenv.engine.model.settings import Settings
 from nvlenv.engine.model.snapshot import ClusterSnapshot, Node, make_snapshot
 from nvlenv.envs.scenario import Scenario, prepare
@@ -50,7 +50,7 @@ def simulate(sim: Sim, policy: Policy, spec: ClusterSpec) -> History:
             again = apply(sim, policy(Decision(sim, sim.mask, layout)))
         for victim in np.flatnonzero(ran & (sim.jobs["status"] == WAITING)):
             key = (int(victim), int(sim.jobs["evictions"][victim]))
-            history.left[key] = float(sim.jobs["noise"][victim] * sim.jobs["work"][victim])
+            history.left[key] = float(sim.jobs["estimate_error"][victim] * sim.jobs["work"][victim])
         history.wasted += int(sim.jobs["status"][j] != RUNNING and bool((ran & (sim.jobs["status"] != RUNNING)).any()))
         if sim.jobs["status"][j] == RUNNING:
             nodes, counts = np.unique(np.flatnonzero(sim.gpu_job == j) // g, return_counts=True)
@@ -69,14 +69,14 @@ def snapshot_of(spec: ClusterSpec) -> ClusterSnapshot:
     return make_snapshot("test", spec.levels, spec.levels[-2], nodes)
 
 
-def request(w: Workload, j: int, spec: ClusterSpec, estimate: float) -> JobRequest:
+def request(w: Workload, j: int, spec: ClusterSpec, estimate: float) -> Job:
     """Job j of a workload as somebody would ask for it."""
     level = spec.levels[len(spec.levels) - 2 - int(w.height[j])]
     mode, pod_gpus = Mode(int(w.mode[j])), int(w.gpus_per_pod[j])
     slices = (Layer(level, int(w.slice_gpus[j]) // pod_gpus),) if mode == Mode.REQUIRED and w.slice_gpus[j] else ()
     if slices or mode == Mode.UNCONSTRAINED:
         mode, level = Mode.UNCONSTRAINED, ""
-    return JobRequest(
+    return Job(
         name=f"job-{j:05d}",
         pod_sets=(PodSet("main", int(w.gpus[j]) // pod_gpus, pod_gpus, mode=mode, level=level, slices=slices),),
         priority=int(w.priority[j]),
@@ -127,7 +127,7 @@ class Controller:
             elif answer.why.steps:
                 held.add(name)
 
-    def _request(self, j: int) -> JobRequest:
+    def _request(self, j: int) -> Job:
         times = self._evicted.get(j, 0)
         estimate = self._history.left[j, times] if times else float(self._w.estimate[j])
         return request(self._w, j, self._spec, estimate)

@@ -11,14 +11,14 @@ from nvlenv.common.errors import InputError
 from nvlenv.engine.core.engine import PlacementEngine
 from nvlenv.engine.formats.load import parse_snapshot
 from nvlenv.engine.model.answers import Cause, Loss, Placed, Refused
-from nvlenv.engine.model.jobs import JobRequest
-from nvlenv.engine.model.snapshot import ClusterSnapshot, Job, Pod
-from tests.engine.clusters import NOW, cluster, free_racks, gang, node, nodes_of, tenant
+from nvlenv.engine.model.jobs import Job, Pod
+from nvlenv.engine.model.snapshot import ClusterSnapshot
+from tests.engine.clusters import NOW, cluster, free_racks, gang, node, nodes_of, tenant, unreachable_gpus
 
 OPENS = "best-fit+open"
 
 
-def place(snapshot: ClusterSnapshot, job: JobRequest, policy: str = OPENS) -> Placed | Refused:
+def place(snapshot: ClusterSnapshot, job: Job, policy: str = OPENS) -> Placed | Refused:
     return PlacementEngine(snapshot, policy, at=NOW).place(job, at=NOW)
 
 
@@ -116,7 +116,7 @@ def test_cpu_only_pods_put_gpus_out_of_reach() -> None:
     assert isinstance(too_many, Refused)
     assert too_many.reason == "it asks for 153 nodes, 152 are free for it"
     assert too_many.racks["b0/r0"].startswith("10 of 1 nodes free; 8 idle, but without cpu for it")
-    assert sum(snapshot.unreachable_gpus(pod_cpu=50_000).values()) == 256
+    assert sum(unreachable_gpus(snapshot, pod_cpu=50_000).values()) == 256
     assert snapshot.unreachable_report(pod_cpu=50_000) == (
         "256 idle GPUs unreachable: job test/etl leaves too little cpu on 64 nodes in 9 of 12 racks",
     )
@@ -125,7 +125,7 @@ def test_cpu_only_pods_put_gpus_out_of_reach() -> None:
 @pytest.mark.parametrize(
     ("high", "victims"),
     [
-        ({"cpu": 60_000}, {"test/gpu": Loss.PREEMPTED, "test/cpu": Loss.BESIDE}),  # the cores of both
+        ({"cpu": 60_000}, {"test/gpu": Loss.PREEMPTED, "test/cpu": Loss.RESOURCES}),  # the cores of both
         ({"cpu": 1_000}, {"test/gpu": Loss.PREEMPTED}),  # the GPUs alone: the other pod may stay
     ],
 )

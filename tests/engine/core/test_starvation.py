@@ -7,7 +7,7 @@ import pytest
 from nvlenv.cluster.types import Mode, QueueSpec
 from nvlenv.engine.core.engine import PlacementEngine
 from nvlenv.engine.model.answers import Placed
-from nvlenv.engine.model.jobs import JobRequest
+from nvlenv.engine.model.jobs import Job
 from nvlenv.engine.model.settings import Settings
 from nvlenv.engine.model.snapshot import ClusterSnapshot
 from tests.engine.clusters import HOUR, NOW, cluster, gang, node, nodes_of, tenant
@@ -28,7 +28,7 @@ def without_quota() -> ClusterSnapshot:
     return cluster(nodes_of([4, 4, 4, 4]), [user], [QueueSpec("q", 16)])
 
 
-def share_used(snapshot: ClusterSnapshot, hero: JobRequest, policy: str) -> float:
+def share_used(snapshot: ClusterSnapshot, hero: Job, policy: str) -> float:
     """Share of the free GPUs that one-node jobs of a day find when they are asked for again and again, hero waiting."""
     engine = PlacementEngine(snapshot, policy, Settings(slice_nodes=4), at=NOW)
     free = engine.slots().free_gpus
@@ -57,6 +57,6 @@ def share_used(snapshot: ClusterSnapshot, hero: JobRequest, policy: str) -> floa
     ],
 )
 def test_a_hero_that_cannot_start_does_not_keep_others_waiting_for_days(
-    snapshot: ClusterSnapshot, hero: JobRequest, policy: str
+    snapshot: ClusterSnapshot, hero: Job, policy: str
 ) -> None:
     assert share_used(snapshot, hero, policy) > 0.75  # what it lacks beside quota may be kept for it

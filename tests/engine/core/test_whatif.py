@@ -9,15 +9,15 @@ import pytest
 
 from nvlenv.common.errors import InputError
 from nvlenv.engine.core.whatif import Forecast, play_forward, usual_arrivals
-from nvlenv.engine.model.jobs import JobRequest, PodSet
-from nvlenv.engine.model.snapshot import ClusterSnapshot, Job
+from nvlenv.engine.model.jobs import Job, PodSet
+from nvlenv.engine.model.snapshot import ClusterSnapshot
 from tests.engine.clusters import HOUR, NOW, cluster, gang, node, nodes_of, tenant
 
 HERO = gang("hero", 32, slice_pods=16, priority=4, estimate=24.0)
 
 
 def forecasts(
-    snapshot: ClusterSnapshot, hero: JobRequest, *policies: str, load: float = 0.01, **options: Any
+    snapshot: ClusterSnapshot, hero: Job, *policies: str, load: float = 0.01, **options: Any
 ) -> list[Forecast]:
     return list(play_forward(snapshot, hero, policies, usual_arrivals(snapshot, load), NOW, **options))
 
@@ -76,6 +76,6 @@ def test_a_hero_that_does_not_start_in_time_is_not_said_to() -> None:
 
 
 def test_unlike_pod_sets_are_refused() -> None:
-    two = JobRequest("two", (PodSet("a", 2, 4), PodSet("b", 2, 2)))
+    two = Job(name="two", pod_sets=(PodSet("a", 2, 4), PodSet("b", 2, 2)))
     with pytest.raises(InputError, match="2 of unlike sizes"):
         forecasts(cluster(nodes_of([4])), two, "best-fit")

@@ -11,16 +11,14 @@ from hypothesis import strategies as st
 
 from nvlenv.common.errors import InputError
 from nvlenv.engine.formats import kueue as formats
-from nvlenv.engine.formats.hostlist import expand
 from nvlenv.engine.formats.kueue import (
     make_assignment,
     node_selectors,
     parse_assignment,
-    selectors_of_pods,
-    slurm_node_list,
     to_v1beta1,
     to_v1beta2,
 )
+from nvlenv.engine.formats.slurm import expand_hosts, slurm_node_list
 from nvlenv.policies.kueue.types import HOSTNAME, Assignment
 
 NAMES = st.lists(st.text("ab01", max_size=3), min_size=1, max_size=4).map("-".join).filter(bool)
@@ -213,30 +211,13 @@ RACKS = Assignment(("block", "rack"), ((("b1", "r1"), 2), (("b1", "r2"), 1)))
 R1, R2 = {"block": "b1", "rack": "r1"}, {"block": "b1", "rack": "r2"}
 
 
-def test_pods_get_their_selectors_by_rank() -> None:
+def test_selectors_come_by_rank() -> None:
     assert node_selectors(RACKS) == [R1, R1, R2]
-    assert selectors_of_pods(RACKS, [2, 0, 1]) == [R2, R1, R1]
 
 
-def test_workers_behind_a_leader_start_at_rank_one() -> None:
-    assert selectors_of_pods(RACKS, [3, 1, 2], offset=1) == [R2, R1, R1]
-
-
-@pytest.mark.parametrize("ranks", [[2, None, 1], [2, 2, 1], [0, 1, 3], [-1, 0, 1]])
-def test_unusable_ranks_hand_out_the_slots_in_list_order(ranks: list[int | None]) -> None:
-    assert selectors_of_pods(RACKS, ranks) == [R1, R1, R2]
-
-
-def test_pods_without_a_slot_get_none() -> None:
-    assert selectors_of_pods(RACKS, [None] * 4) == [R1, R1, R2, None]
-
-
-@given(assignments(), st.randoms())
-def test_every_slot_is_handed_out_once(assignment: Assignment, random: Any) -> None:
-    ranks = list(range(assignment.pods))
-    random.shuffle(ranks)
-
-    given_out = selectors_of_pods(assignment, ranks)
+@given(assignments())
+def test_every_slot_is_handed_out_once(assignment: Assignment) -> None:
+    given_out = node_selectors(assignment)
 
     for values, count in assignment.domains:
         assert given_out.count(dict(zip(assignment.levels, values, strict=True))) == count
@@ -256,7 +237,7 @@ HOST_NAMES = st.builds("{}{}".format, st.sampled_from(["n", "rack1-n", "a-0b"]),
 
 @given(st.lists(HOST_NAMES, min_size=1))
 def test_a_compressed_list_expands_to_the_same_names(names: list[str]) -> None:
-    assert sorted(expand(slurm_node_list(names))) == sorted(set(names))
+    assert sorted(expand_hosts(slurm_node_list(names))) == sorted(set(names))
 
 
 @settings(max_examples=30)

@@ -65,11 +65,19 @@ CLUSTERS = {
     "two sources": ('{"racks": [[4]]}\n' + json.dumps(node()), "the project's own JSON and Kubernetes"),
     # own JSON
     "racks that are no list": ('{"racks": 3}', "racks: found 3, expected a list"),
-    "an unknown key": ('{"racks": [[4]], "gpus": 4}', "unknown key 'gpus'"),
+    "an unknown key": ('{"racks": [[4]], "gpus": 4}', "gpus: found unknown field 'gpus'"),
     "more free than there are": ('{"racks": [[4, 5]]}', "racks[0][1]: found 5, expected at most 4 GPUs"),
-    "a negative number of GPUs": ('{"racks": [[-1]]}', "a whole number >= 0"),
-    "half a GPU": ('{"racks": [[0.5]]}', "a whole number >= 0"),
+    "a negative number of GPUs": (
+        '{"racks": [[-1]]}',
+        "racks[0][0]: found -1, expected a number greater",
+    ),
+    "half a GPU": ('{"racks": [[0.5]]}', "racks[0][0]: found 0.5, expected a whole number"),
     "a version of tomorrow": ('{"format": "nvlenv-cluster/9"}', "expected 'nvlenv-cluster/1'"),
+    "a node whose name is null": (
+        '{"format": "nvlenv-cluster/1", "levels": ["r", "h"], "nvlink_level": "r",'
+        ' "nodes": [{"name": null, "path": ["r", "a"], "gpus": 4}]}',
+        "cluster.txt: nodes[0].name: found nothing",
+    ),
     "an unknown state": (
         '{"format": "nvlenv-cluster/1", "levels": ["r", "h"], "nvlink_level": "r",'
         ' "nodes": [{"name": "a", "path": ["r", "a"], "gpus": 4, "state": "tired"}]}',
@@ -158,7 +166,7 @@ JOBS = {
         "at least one pod set with pods",
     ),
     "a limit of no time": (json.dumps({**JOB, "spec": {"activeDeadlineSeconds": 0}}), "activeDeadlineSeconds"),
-    "an unknown key": ('{"pods": 1, "gpu": 4}', "unknown key 'gpu'"),
+    "an unknown key": ('{"pods": 1, "gpu": 4}', "gpu: found unknown field 'gpu'"),
     "an unknown mode": ('{"pods": 1, "mode": "strict"}', "mode: found 'strict'"),
     "a level without a mode": ('{"pods": 2, "level": "rack"}', "mode required or preferred"),
     "a slice level without a size": ('{"pods": 2, "slice_level": "rack"}', "slice_pods: found nothing"),
@@ -195,6 +203,11 @@ def test_a_topology_with_one_node_in_two_blocks(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match="node n2: found blocks b1 and b2, expected one block"):
         load_snapshot(tmp_path / "topology.conf", tmp_path / "sinfo.txt")
+
+
+def test_null_in_own_json_is_the_same_as_nothing() -> None:
+    assert len(parse_snapshot('{"racks": {"a": [4], "b": null}, "gpus_per_node": null}').nodes) == 1
+    assert parse_job('{"name": null, "pods": 2, "gpus": null}').name == "job"
 
 
 def test_levels_for_a_source_that_has_its_own() -> None:

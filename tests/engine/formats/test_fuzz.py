@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from nvlenv.common.errors import InputError
 from nvlenv.engine.formats.document import read_documents
 from nvlenv.engine.formats.kueue import make_assignment, parse_assignment, to_v1beta1, to_v1beta2
-from nvlenv.engine.formats.load import load_snapshot, parse_jobs, parse_snapshot, read_cluster
+from nvlenv.engine.formats.load import load_snapshot, parse_jobs, parse_snapshot, read_snapshot
 from nvlenv.engine.model.snapshot import Options
 
 CASES = Path(__file__).parents[2] / "cases" / "engine"
@@ -82,12 +82,12 @@ def answers(read: Callable[[], object]) -> None:
         assert len(str(error).splitlines()) == 1
 
 
-ITEMS = values_of("kubectl.json")[0]["items"]
+ITEMS = values_of("kubernetes/kubectl.json")[0]["items"]
 CLUSTER = [
     {"apiVersion": "v1", "kind": "List", "items": [*ITEMS[:4], *ITEMS[13:20], *ITEMS[-8:]]},
-    *values_of("kueue.yaml"),
+    *values_of("kubernetes/kueue.yaml"),
 ]
-LONG_FORM = [load_snapshot(CASES / "topology.conf", CASES / "sinfo.txt").as_json()]
+LONG_FORM = [load_snapshot(CASES / "slurm/topology.conf", CASES / "slurm/sinfo.txt").as_json()]
 PODS = [("block-a", "rack-1", f"rack-1-n{number}") for number in (1, 1, 2, 5)]
 ASSIGNMENTS = [
     write(make_assignment(levels, pods))
@@ -97,7 +97,16 @@ ASSIGNMENTS = [
         (("block", "rack"), [pod[:2] for pod in PODS] + [("block-b", "rack-7")]),
     )
 ]
-JOBS = [values_of(name) for name in ("job.yaml", "jobset.yaml", "workload.yaml", "pod_group.yaml", "job.json")]
+JOBS = [
+    values_of(name)
+    for name in (
+        "kubernetes/job.yaml",
+        "kubernetes/jobset.yaml",
+        "kubernetes/workload.yaml",
+        "kubernetes/pod_group.yaml",
+        "job.json",
+    )
+]
 
 
 @FUZZ
@@ -113,15 +122,15 @@ def test_own_json(text: str) -> None:
 
 
 @FUZZ
-@given(mutated(values_of("topology.yaml")), st.just((CASES / "scontrol.txt").read_text()).flatmap(garbled))
+@given(mutated(values_of("slurm/topology.yaml")), st.just((CASES / "slurm/scontrol.txt").read_text()).flatmap(garbled))
 def test_slurm_topology_yaml_and_scontrol(topology: str, states: str) -> None:
-    answers(lambda: read_cluster([("topology.yaml", topology), ("scontrol.txt", states)], Options()))
+    answers(lambda: read_snapshot([("topology.yaml", topology), ("scontrol.txt", states)], Options()))
 
 
 @FUZZ
-@given(garbled((CASES / "topology.conf").read_text()), garbled((CASES / "sinfo.txt").read_text()))
+@given(garbled((CASES / "slurm/topology.conf").read_text()), garbled((CASES / "slurm/sinfo.txt").read_text()))
 def test_slurm_topology_conf_and_sinfo(topology: str, states: str) -> None:
-    answers(lambda: read_cluster([("topology.conf", topology), ("sinfo.txt", states)], Options()))
+    answers(lambda: read_snapshot([("topology.conf", topology), ("sinfo.txt", states)], Options()))
 
 
 @FUZZ
@@ -131,7 +140,7 @@ def test_job_documents(text: str) -> None:
 
 
 @FUZZ
-@given(garbled((CASES / "train.sbatch").read_text()))
+@given(garbled((CASES / "slurm/train.sbatch").read_text()))
 def test_batch_scripts(text: str) -> None:
     answers(lambda: parse_jobs(text))
 
@@ -143,7 +152,7 @@ def test_assignments(text: str) -> None:
         answers(lambda line=line: parse_assignment(json.loads(line)))
 
 
-@pytest.mark.parametrize("name", ["kueue.yaml", "job.yaml", "pod_group.yaml"])
+@pytest.mark.parametrize("name", ["kubernetes/kueue.yaml", "kubernetes/job.yaml", "kubernetes/pod_group.yaml"])
 @FUZZ
 @given(st.data())
 def test_garbled_yaml(name: str, data: st.DataObject) -> None:

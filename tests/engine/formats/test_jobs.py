@@ -11,7 +11,7 @@ import pytest
 from nvlenv.cluster.types import Mode
 from nvlenv.common.errors import InputError
 from nvlenv.engine.formats.load import load_job, parse_job, parse_jobs
-from nvlenv.engine.model.jobs import JobRequest, PodSet
+from nvlenv.engine.model.jobs import Job, PodSet
 from nvlenv.policies.kueue.types import Layer, Toleration
 
 CASES = Path(__file__).parents[2] / "cases" / "engine"
@@ -34,12 +34,12 @@ def batch(annotations: dict[str, Any] | None = None, pods: int = 16, **more: Any
     }
 
 
-def read(*objects: dict[str, Any]) -> JobRequest:
+def read(*objects: dict[str, Any]) -> Job:
     return parse_job("\n".join(json.dumps(entry) for entry in objects), "job.json")
 
 
 def test_a_job_that_needs_one_rack() -> None:
-    job = load_job(CASES / "job.yaml")
+    job = load_job(CASES / "kubernetes/job.yaml")
 
     assert (job.name, job.namespace, job.queue, job.priority, job.estimate) == (
         "pretrain",
@@ -48,51 +48,51 @@ def test_a_job_that_needs_one_rack() -> None:
         300,
         10,
     )
-    assert (job.pods, job.gpus_per_pod, job.gpus) == (16, 4, 64)
-    assert (job.cpu, job.memory) == (32_250, 200 * 2**30 + 128 * 2**20)
-    assert (job.mode, job.level, job.slice_pods) == (Mode.REQUIRED, RACK, 0)
+    assert (job.workers.pods, job.workers.gpus_per_pod, job.gpus) == (16, 4, 64)
+    assert (job.workers.cpu, job.workers.memory) == (32_250, 200 * 2**30 + 128 * 2**20)
+    assert (job.workers.mode, job.workers.level, job.workers.slices) == (Mode.REQUIRED, RACK, ())
     assert job.workers.node_selector == {"nvidia.com/gpu.product": "NVIDIA-GB200"}
     assert job.workers.tolerations == (Toleration("nvidia.com/gpu", "Exists", "", "NoSchedule"),)
 
 
 def test_a_job_set_of_eight_racks_in_one_block() -> None:
-    job = load_job(CASES / "jobset.yaml")
+    job = load_job(CASES / "kubernetes/jobset.yaml")
 
-    assert (job.pods, job.gpus) == (128, 512)
-    assert (job.mode, job.level, job.slice_level, job.slice_pods) == (Mode.REQUIRED, BLOCK, RACK, 16)
+    assert (job.workers.pods, job.gpus) == (128, 512)
+    assert (job.workers.mode, job.workers.level, job.workers.slices) == (Mode.REQUIRED, BLOCK, (Layer(RACK, 16),))
     assert job.notes == ("priority class hero is not in the file: priority 0",)
 
 
 def test_a_workload_of_leader_and_workers() -> None:
-    job = load_job(CASES / "workload.yaml")
+    job = load_job(CASES / "kubernetes/workload.yaml")
 
-    assert job.leader is not None
-    assert (job.leader.name, job.leader.gpus, job.workers.name, job.gpus) == ("leader", 1, "workers", 33)
+    (leader,) = (pods for pods in job.pod_sets if pods is not job.workers)
+    assert (leader.name, leader.gpus, job.workers.name, job.gpus) == ("leader", 1, "workers", 33)
     assert (job.queue, job.priority, job.estimate, job.uid) == ("serving", 3, 0.5, "uid-wl")
 
 
 def test_one_pod_of_a_group_stands_for_all() -> None:
-    job = load_job(CASES / "pod_group.yaml")
+    job = load_job(CASES / "kubernetes/pod_group.yaml")
 
-    assert (job.name, job.gang, job.pods) == ("sim", "sim", 8)
+    assert (job.name, job.gang, job.workers.pods) == ("sim", "sim", 8)
     assert job.workers.slices == (Layer(BLOCK, 4), Layer(RACK, 2))
-    assert job.mode == Mode.UNCONSTRAINED
+    assert job.workers.mode == Mode.UNCONSTRAINED
 
 
 def test_a_batch_script() -> None:
-    job = load_job(CASES / "train.sbatch")
+    job = load_job(CASES / "slurm/train.sbatch")
 
     assert (job.name, job.queue, job.qos, job.estimate, job.exclusive) == ("pretrain", "batch", "high", 36, True)
-    assert (job.pods, job.gpus, job.cpu, job.memory) == (32, 128, 64_000, 500 * 2**30)
-    assert (job.mode, job.slice_level, job.slice_pods) == (Mode.UNCONSTRAINED, "", 16)
+    assert (job.workers.pods, job.gpus, job.workers.cpu, job.workers.memory) == (32, 128, 64_000, 500 * 2**30)
+    assert (job.workers.mode, job.workers.slices) == (Mode.UNCONSTRAINED, (Layer("", 16),))
     assert job.notes == ("options without effect here: --constraint",)
 
 
 def test_own_json() -> None:
     job = load_job(CASES / "job.json")
 
-    assert (job.name, job.pods, job.gpus, job.priority, job.estimate) == ("hero", 128, 512, 4, 24)
-    assert (job.mode, job.level, job.slice_level, job.slice_pods) == (Mode.REQUIRED, "block", "", 16)
+    assert (job.name, job.workers.pods, job.gpus, job.priority, job.estimate) == ("hero", 128, 512, 4, 24)
+    assert (job.workers.mode, job.workers.level, job.workers.slices) == (Mode.REQUIRED, "block", (Layer("", 16),))
 
 
 @pytest.mark.parametrize(
@@ -109,13 +109,13 @@ def test_own_json() -> None:
 def test_the_size_in_own_json(size: dict[str, int], pods: int, per_pod: int) -> None:
     job = read(size)
 
-    assert (job.pods, job.gpus_per_pod) == (pods, per_pod)
+    assert (job.workers.pods, job.workers.gpus_per_pod) == (pods, per_pod)
 
 
 def test_a_leader_in_own_json() -> None:
     job = read({"pods": 8, "mode": "preferred", "leader": {"gpus": 1, "cpu": "500m"}})
 
-    assert job.leader == PodSet("leader", 1, 1, cpu=500, mode=Mode.PREFERRED, group="main")
+    assert job.pod_sets[0] == PodSet("leader", 1, 1, cpu=500, mode=Mode.PREFERRED, group="main")
 
 
 @pytest.mark.parametrize(
@@ -224,13 +224,13 @@ def test_rules_between_pod_sets(pod_sets: list[tuple[str, int, dict[str, Any]]],
 def test_the_larger_member_of_a_group_is_the_workers() -> None:
     job = read(job_set(("first", 1, GROUP), ("second", 3, GROUP)))
 
-    assert job.leader is not None
-    assert (job.leader.name, job.workers.name) == ("first", "second")
+    assert job.pod_sets[0].group == job.pod_sets[1].group
+    assert (job.pod_sets[0].name, job.workers.name) == ("first", "second")
 
 
 def test_pods_of_a_job_that_run_together() -> None:
-    assert read(batch(pods=16, completions=4)).pods == 4
-    assert read(batch(pods=4, completions=16)).pods == 4
+    assert read(batch(pods=16, completions=4)).workers.pods == 4
+    assert read(batch(pods=4, completions=16)).workers.pods == 4
 
 
 def test_a_service_can_be_moved_but_not_preempted() -> None:
@@ -243,7 +243,7 @@ def test_a_service_can_be_moved_but_not_preempted() -> None:
 
     job = read(service)
 
-    assert (job.pods, job.gpus, job.movable, job.preemptible) == (3, 6, True, False)
+    assert (job.workers.pods, job.gpus, job.movable, job.preemptible) == (3, 6, True, False)
 
 
 def pod(name: str, gpus: int = 4, total: str | None = None, group: str = "g") -> dict[str, Any]:
@@ -270,7 +270,7 @@ def test_a_group_of_another_size_than_it_says(total: str) -> None:
 def test_a_pod_by_itself() -> None:
     job = read(pod("p0", group=""))
 
-    assert (job.name, job.gang, job.pods) == ("p0", "", 1)
+    assert (job.name, job.gang, job.workers.pods) == ("p0", "", 1)
 
 
 def test_several_jobs_of_a_file() -> None:

@@ -13,8 +13,10 @@ from nvlenv.cluster.types import QueueSpec
 from nvlenv.common.errors import InputError
 from nvlenv.engine.formats.document import read_documents
 from nvlenv.engine.formats.load import load_snapshot, parse_snapshot
-from nvlenv.engine.model.snapshot import ClusterSnapshot, Job, NodeState
+from nvlenv.engine.model.jobs import Job
+from nvlenv.engine.model.snapshot import ClusterSnapshot, NodeState
 from nvlenv.policies.kueue.types import Taint
+from tests.engine.clusters import unreachable_gpus
 
 CASES = Path(__file__).parents[2] / "cases" / "engine"
 BLOCK, RACK, HOST = "cloud.provider.com/topology-block", "cloud.provider.com/topology-rack", "kubernetes.io/hostname"
@@ -22,12 +24,12 @@ BLOCK, RACK, HOST = "cloud.provider.com/topology-block", "cloud.provider.com/top
 
 @pytest.fixture(scope="module")
 def plain() -> ClusterSnapshot:
-    return load_snapshot(CASES / "kubectl.json")
+    return load_snapshot(CASES / "kubernetes/kubectl.json")
 
 
 @pytest.fixture(scope="module")
 def queued() -> ClusterSnapshot:
-    return load_snapshot(CASES / "kubectl.json", CASES / "kueue.yaml")
+    return load_snapshot(CASES / "kubernetes/kubectl.json", CASES / "kubernetes/kueue.yaml")
 
 
 def job(snapshot: ClusterSnapshot, name: str) -> Job:
@@ -152,7 +154,7 @@ def test_ended_and_unbound_pods_hold_nothing() -> None:
 
 
 def test_a_cpu_only_job_makes_its_rack_unreachable(plain: ClusterSnapshot) -> None:
-    lost = {name for name, gpus in plain.unreachable_gpus(pod_cpu=32_000).items() if gpus}
+    lost = {name for name, gpus in unreachable_gpus(plain, pod_cpu=32_000).items() if gpus}
 
     assert lost == {"rack-b1-n0", "rack-b1-n1", "rack-b1-n2", "rack-b2-n1", "rack-b2-n2"}
 
@@ -263,7 +265,9 @@ def test_quotas_of_the_topologys_flavors(queued: ClusterSnapshot) -> None:
 
 def test_without_a_topology_all_flavors_count() -> None:
     queues = [
-        d.value for d in read_documents("k", (CASES / "kueue.yaml").read_text()) if d.value["kind"] == "ClusterQueue"
+        d.value
+        for d in read_documents("k", (CASES / "kubernetes/kueue.yaml").read_text())
+        if d.value["kind"] == "ClusterQueue"
     ]
 
     assert [queue.nominal for queue in read(RACK_A, *queues).queues] == [48, 16]
@@ -285,8 +289,8 @@ def test_a_promised_place_is_taken_before_its_pods_exist(queued: ClusterSnapshot
 
 
 def test_a_replaced_pod_is_not_counted_twice() -> None:
-    documents = [copy.deepcopy(d.value) for d in read_documents("k", (CASES / "kueue.yaml").read_text())]
-    moved = json.loads((CASES / "kubectl.json").read_text())
+    documents = [copy.deepcopy(d.value) for d in read_documents("k", (CASES / "kubernetes/kueue.yaml").read_text())]
+    moved = json.loads((CASES / "kubernetes/kubectl.json").read_text())
     for item in moved["items"]:
         if item["metadata"].get("name") == "pretrain-w-0-2":
             item["spec"]["nodeName"] = "rack-b2-n0"

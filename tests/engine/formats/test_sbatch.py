@@ -26,7 +26,7 @@ from nvlenv.engine.formats.load import parse_job
 def test_sizes_of_option_lines(line: str, pods: int, per_pod: int) -> None:
     job = parse_job(line)
 
-    assert (job.pods, job.gpus_per_pod) == (pods, per_pod)
+    assert (job.workers.pods, job.workers.gpus_per_pod) == (pods, per_pod)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_sizes_of_option_lines(line: str, pods: int, per_pod: int) -> None:
 def test_shapes_of_option_lines(options: str, mode: Mode, slice_pods: int) -> None:
     job = parse_job(f"sbatch {options} --gpus-per-node=4 run.sh")
 
-    assert (job.mode, job.slice_pods) == (mode, slice_pods)
+    assert (job.workers.mode, sum(layer.size for layer in job.workers.slices)) == (mode, slice_pods)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_shapes_of_option_lines(options: str, mode: Mode, slice_pods: int) -> No
 def test_cpu_and_memory_of_a_node(options: str, cpu: int, memory: int) -> None:
     job = parse_job(f"sbatch --gpus-per-node=4 {options} run.sh")
 
-    assert (job.cpu, job.memory) == (cpu, memory)
+    assert (job.workers.cpu, job.workers.memory) == (cpu, memory)
 
 
 def test_other_options() -> None:

@@ -9,16 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvlenv.common.errors import InputError
-from nvlenv.engine.formats.hostlist import compress, expand
-from nvlenv.engine.formats.load import load_snapshot, read_cluster
+from nvlenv.engine.formats.load import load_snapshot, read_snapshot
+from nvlenv.engine.formats.slurm import compress_hosts, expand_hosts
 from nvlenv.engine.model.snapshot import ClusterSnapshot, NodeState, Options
+from tests.engine.clusters import unreachable_gpus
 
 CASES = Path(__file__).parents[2] / "cases" / "engine"
 CONF = "BlockName=b1 Nodes=n[1-2]\nBlockName=b2 Nodes=n[3-4]\n"
 
 
 def read(topology: str, states: str, /, **options: object) -> ClusterSnapshot:
-    return read_cluster([("topology.conf", topology), ("states.txt", states)], Options(**options))  # type: ignore[arg-type]
+    return read_snapshot([("topology.conf", topology), ("states.txt", states)], Options(**options))  # type: ignore[arg-type]
 
 
 def table(*lines: str, header: str = "NODELIST STATE GRES GRES_USED") -> str:
@@ -27,11 +28,11 @@ def table(*lines: str, header: str = "NODELIST STATE GRES GRES_USED") -> str:
 
 @pytest.fixture(scope="module")
 def snapshot() -> ClusterSnapshot:
-    return load_snapshot(CASES / "topology.conf", CASES / "sinfo.txt")
+    return load_snapshot(CASES / "slurm/topology.conf", CASES / "slurm/sinfo.txt")
 
 
 def test_all_four_formats_tell_the_same(snapshot: ClusterSnapshot) -> None:
-    other = load_snapshot(CASES / "topology.yaml", CASES / "scontrol.txt")
+    other = load_snapshot(CASES / "slurm/topology.yaml", CASES / "slurm/scontrol.txt")
 
     assert other.nodes == snapshot.nodes
     assert other.jobs == snapshot.jobs
@@ -57,7 +58,7 @@ def test_free_gpus_and_states(snapshot: ClusterSnapshot) -> None:
 def test_a_cpu_only_job_makes_its_block_unreachable(snapshot: ClusterSnapshot) -> None:
     report = snapshot.unreachable_report(pod_cpu=32_000)
 
-    assert sum(snapshot.unreachable_gpus(pod_cpu=32_000).values()) == 12 + 2 + 4 + 4
+    assert sum(unreachable_gpus(snapshot, pod_cpu=32_000).values()) == 12 + 2 + 4 + 4
     assert any("slurm/rack-b1-n0 leaves too little cpu" in line for line in report)
 
 
@@ -171,8 +172,16 @@ def test_a_named_topology_of_several() -> None:
 
 
 def test_host_lists_of_several_brackets() -> None:
-    assert expand("r[1-2]-n[08-10],login") == ("r1-n08", "r1-n09", "r1-n10", "r2-n08", "r2-n09", "r2-n10", "login")
-    assert expand("n[1,03-04]x") == ("n1x", "n03x", "n04x")
+    assert expand_hosts("r[1-2]-n[08-10],login") == (
+        "r1-n08",
+        "r1-n09",
+        "r1-n10",
+        "r2-n08",
+        "r2-n09",
+        "r2-n10",
+        "login",
+    )
+    assert expand_hosts("n[1,03-04]x") == ("n1x", "n03x", "n04x")
 
 
 @pytest.mark.parametrize(
@@ -184,18 +193,18 @@ def test_host_lists_of_several_brackets() -> None:
 )
 def test_broken_host_lists(text: str) -> None:
     with pytest.raises(InputError):
-        expand(text, "topology.conf", "line 1, Nodes")
+        expand_hosts(text, "topology.conf", "line 1, Nodes")
 
 
 def test_host_names_that_cannot_be_listed() -> None:
     for name in ("", "a[1]", "a,b", "a b"):
         with pytest.raises(InputError):
-            compress([name])
+            compress_hosts([name])
 
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(1, 3)), min_size=1, max_size=40))
 def test_compress_and_expand_are_inverse(numbers: list[tuple[int, int]]) -> None:
     names = {f"r{number % 2}-n{number:0{digits}d}" for number, digits in numbers}
 
-    assert set(expand(compress(names))) == names
-    assert compress(expand(compress(names))) == compress(names)
+    assert set(expand_hosts(compress_hosts(names))) == names
+    assert compress_hosts(expand_hosts(compress_hosts(names))) == compress_hosts(names)

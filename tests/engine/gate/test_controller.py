@@ -16,7 +16,7 @@ from kubernetes import client
 
 from nvlenv.engine.gate import controller as controller_module
 from nvlenv.engine.gate.controller import Controller
-from nvlenv.engine.gate.decide import decide
+from nvlenv.engine.gate.decide import decide_gangs
 from nvlenv.engine.model.snapshot import Options
 from tests.engine.gate.api_server import ApiServer, running
 from tests.engine.gate.objects import CLIQUE, HOSTNAME, REQUIRED, gang, hosts, nodes, pod, rack_of
@@ -53,7 +53,7 @@ def controlled(api: ApiServer, dry_run: bool = False, policy: str = "best-fit") 
 def compiled() -> None:
     """The first decision may wait for the compiler, longer than any of these tests has patience."""
     for policy in ("best-fit", "best-fit+open"):
-        decide(nodes(), [pod("tune")], policy, Options(), 0.0)
+        decide_gangs(nodes(), [pod("tune")], policy, Options(), 0.0)
 
 
 @pytest.fixture(autouse=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvlenv.engine.gate.decide import Decision, decide
+from nvlenv.engine.gate.decide import GangDecision, decide_gangs
 from nvlenv.engine.gate.marks import GATE, PLAN, patch_of, read_plan
 from nvlenv.engine.model.snapshot import Options
 from tests.engine.gate.api_server import merged
@@ -19,20 +20,20 @@ AT = 1.7671e9
 RACK = {REQUIRED: CLIQUE}
 
 
-def look(pods: list[Object], cluster: list[Object] | None = None, policy: str = "best-fit") -> dict[str, Decision]:
-    decisions = decide(cluster or nodes(), pods, policy, Options(), AT)
+def look(pods: list[Object], cluster: list[Object] | None = None, policy: str = "best-fit") -> dict[str, GangDecision]:
+    decisions = decide_gangs(cluster or nodes(), pods, policy, Options(), AT)
     assert len({decision.gang for decision in decisions}) == len(decisions)
     return {decision.gang: decision for decision in decisions}
 
 
-def let_go(pods: list[Object], decisions: dict[str, Decision], only: int = 99) -> list[Object]:
+def let_go(pods: list[Object], decisions: dict[str, GangDecision], only: int = 99) -> list[Object]:
     """The pods after (some of) the releases were carried out."""
     releases = [release for decision in decisions.values() for release in decision.releases][:only]
     patched = {r.pod["metadata"]["name"]: merged(r.pod, patch_of(r.pod, r.host, r.plan)) for r in releases}
     return [patched.get(item["metadata"]["name"], item) for item in pods]
 
 
-def given_hosts(decision: Decision) -> dict[str, str]:
+def given_hosts(decision: GangDecision) -> dict[str, str]:
     return {release.pod["metadata"]["name"]: release.host for release in decision.releases}
 
 
@@ -44,6 +45,15 @@ def test_a_whole_gang_goes_to_one_rack_by_rank() -> None:
     assert [placed[f"hero-{rank}"] for rank in range(4)] == sorted(placed.values())
     assert all(host.endswith(".local") for host in placed.values())  # the label, not the name
     assert decision.reason.startswith("placed on 4 nodes: ")
+
+
+def test_gpus_may_have_another_name() -> None:
+    objects = json.loads(json.dumps([nodes(), gang("hero", 2)]).replace('"nvidia.com/gpu"', '"amd.com/gpu"'))
+
+    (decision,) = decide_gangs(*objects, "best-fit", Options(gpu_resource="amd.com/gpu"), AT)
+
+    assert len(decision.releases) == 2
+    assert list(read_plan(decision.releases[0].plan, "")) == ["4/0m/0"]
 
 
 def test_ranks_sort_as_numbers() -> None:
@@ -130,7 +140,7 @@ def test_a_gang_that_was_left_half_done_gets_the_same_places(done: int, random: 
     whole = look(pods)["ml/job/hero"]
     shuffled = list(whole.releases)
     random.shuffle(shuffled)
-    half = let_go(pods, {"": Decision("", "", tuple(shuffled[:done]))})
+    half = let_go(pods, {"": GangDecision("", "", tuple(shuffled[:done]))})
 
     rest = look([*half, *gang("greedy", 8)]).get("ml/job/hero")
 

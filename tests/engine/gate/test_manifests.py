@@ -103,6 +103,6 @@ def test_the_example_job_asks_for_a_rack_and_carries_the_gate() -> None:
     job = load_job(FOLDER / "gated-job.yaml")
     template = documents("gated-job.yaml")["Job"]["spec"]["template"]
 
-    assert (job.pods, job.gpus, job.mode) == (16, 64, Mode.REQUIRED)
+    assert (job.workers.pods, job.gpus, job.workers.mode) == (16, 64, Mode.REQUIRED)
     assert template["spec"]["schedulingGates"] == [{"name": GATE}]
-    assert template["metadata"]["annotations"]["nvlenv/gang-size"] == str(job.pods)
+    assert template["metadata"]["annotations"]["nvlenv/gang-size"] == str(job.workers.pods)

@@ -15,17 +15,10 @@ from hypothesis import strategies as st
 from nvlenv.cluster.types import QueueSpec
 from nvlenv.common.errors import InputError
 from nvlenv.engine.formats.load import load_snapshot, parse_snapshot
-from nvlenv.engine.model.snapshot import (
-    UNLIMITED,
-    ClusterSnapshot,
-    Job,
-    Node,
-    NodeState,
-    Pod,
-    Unreachable,
-    make_snapshot,
-)
+from nvlenv.engine.model.jobs import UNLIMITED, Job, Pod
+from nvlenv.engine.model.snapshot import ClusterSnapshot, Node, NodeState, Unreachable, make_snapshot
 from nvlenv.policies.kueue.types import Taint
+from tests.engine.clusters import unreachable_gpus
 
 LEVELS = ("block", "rack", "hostname")
 GIB = 2**30
@@ -124,8 +117,8 @@ def test_free_gpus_are_what_pods_that_count_leave(snapshot: ClusterSnapshot) -> 
 def test_unreachable_is_part_of_free_and_grows_with_the_pod(
     snapshot: ClusterSnapshot, cpu: int, memory: int, gpus: int | None
 ) -> None:
-    small = snapshot.unreachable_gpus(cpu // 2, memory // 2, gpus)
-    large = snapshot.unreachable_gpus(cpu, memory, gpus)
+    small = unreachable_gpus(snapshot, pod_cpu=cpu // 2, pod_memory=memory // 2, pod_gpus=gpus)
+    large = unreachable_gpus(snapshot, pod_cpu=cpu, pod_memory=memory, pod_gpus=gpus)
 
     for node in snapshot.nodes:
         assert 0 <= small[node.name] <= large[node.name] <= snapshot.free_gpus()[node.name]
@@ -137,15 +130,15 @@ def test_a_cpu_only_job_on_64_nodes_in_9_of_12_racks_is_seen() -> None:
     etl = Job("data/job/etl", tuple(Pod(node.name, 0, cpu=115_200) for node in taken))  # 80 % of the cores
     snapshot = make_snapshot("made up", LEVELS, "rack", nodes, [etl])
 
-    unreachable = snapshot.unreachable_gpus(pod_cpu=32_000)
+    lost = unreachable_gpus(snapshot, pod_cpu=32_000)
 
-    assert {name for name, gpus in unreachable.items() if gpus} == {node.name for node in taken}
-    assert sum(unreachable.values()) == 64 * 4
+    assert {name for name, gpus in lost.items() if gpus} == {node.name for node in taken}
+    assert sum(lost.values()) == 64 * 4
     assert sum(snapshot.free_gpus().values()) == 12 * 72  # idle all the same
     assert snapshot.unreachable_report(pod_cpu=32_000) == (
         "256 idle GPUs unreachable: job data/job/etl leaves too little cpu on 64 nodes in 9 of 12 racks",
     )
-    assert not any(snapshot.unreachable_gpus(pod_cpu=28_000).values())
+    assert not any(unreachable_gpus(snapshot, pod_cpu=28_000).values())
 
 
 def one_node(node: Node, *jobs: Job) -> ClusterSnapshot:
@@ -183,8 +176,8 @@ def test_the_largest_holder_is_named() -> None:
 def test_small_pods_reach_part_of_a_node() -> None:
     snapshot = one_node(NODE, Job("etl", (Pod("n0", 0, cpu=40_000),)))
 
-    assert snapshot.unreachable_gpus(pod_cpu=30_000, pod_gpus=1) == {"n0": 2}  # two such pods fit, of four GPUs
-    assert snapshot.unreachable_gpus(pod_cpu=30_000) == {"n0": 0}  # one pod can take all four
+    assert unreachable_gpus(snapshot, pod_cpu=30_000, pod_gpus=1) == {"n0": 2}  # two such pods fit, of four GPUs
+    assert unreachable_gpus(snapshot, pod_cpu=30_000) == {"n0": 0}  # one pod can take all four
 
 
 def test_verification_pods_are_shown_but_hold_nothing() -> None:

@@ -69,7 +69,7 @@ def test_explain_lists_every_rack(client: TestClient) -> None:
     assert jobs(client) == {}
 
 
-@pytest.mark.parametrize("name", ["job.json", "job.yaml", "train.sbatch"])
+@pytest.mark.parametrize("name", ["job.json", "kubernetes/job.yaml", "slurm/train.sbatch"])
 def test_jobs_come_in_every_format_that_files_have(client: TestClient, name: str) -> None:
     answer = client.post("/v1/place", content=(CASES / name).read_bytes())
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from nvlenv.engine.model.snapshot import Job, Pod, make_snapshot
+from nvlenv.engine.model.jobs import Job, Pod
+from nvlenv.engine.model.snapshot import make_snapshot
 from nvlenv.engine.service.app import create_app
 from tests.engine.service.clusters import Clock, booked, crashed, pod, racks, serve
 

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from nvlenv.engine.__main__ import main
 from nvlenv.engine.service.app import BODY_LIMIT
-from nvlenv.engine.service.limits import is_loopback
+from nvlenv.engine.service.command import is_loopback
 
 TOKEN = "0123456789abcdef-secret"
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from nvlenv.cluster.fragmentation import rack_fgd
 from nvlenv.cluster.types import Mode
 from nvlenv.simulator.state import RUNNING, Sim
 
@@ -97,7 +96,7 @@ def lifetime(sim: Sim, r: int) -> tuple[Any, ...]:
     unsure = {int(n) for n in np.flatnonzero((slots >= 0) & (sim.jobs["status"][slots] != RUNNING)) // g}
     known = [k for k in range(len(slots)) if slots[k] >= 0 and not blocked[k] and k // g not in unsure]
     ends = [predicted_end(sim, sim.jobs[slots[k]]) for k in known]
-    stays = float(current(sim)["noise"] * current(sim)["work"])
+    stays = float(current(sim)["estimate_error"] * current(sim)["work"])
     return max(0.0, stays - max([0.0, *(end - now for end in ends)])), sum(nodes_of(sim, r))
 
 
@@ -113,15 +112,26 @@ def mix_of(sim: Sim) -> list[tuple[int, int, float]]:
     """The shapes of all jobs of the workload: pods that want to share a rack, GPUs per pod, share of the jobs."""
     jobs = sim.jobs[: sim.clock[0]["n_jobs"]]
     shapes = Counter(
-        (int(j["unit_pods"]) if j["mode"] != Mode.UNCONSTRAINED and j["height"] == 0 else 1, int(j["pod_gpus"]))
+        (int(j["slice_pods"]) if j["mode"] != Mode.UNCONSTRAINED and j["height"] == 0 else 1, int(j["pod_gpus"]))
         for j in jobs
     )
     return [(pods, gpus, count / len(jobs)) for (pods, gpus), count in shapes.items()]
 
 
+def stranded(nodes: Nodes, pods: int, pod_gpus: int) -> int:
+    """Free GPUs of a rack that such a job cannot use: all if it does not fit, else those of too small nodes."""
+    fits = room(nodes, pod_gpus) >= pods
+    return sum(free for free in nodes if not fits or free < pod_gpus)
+
+
+def expected_stranded(nodes: Nodes, mix: list[tuple[int, int, float]]) -> float:
+    """The fragmentation measure of Weng et al. (USENIX ATC '23), taken from the node to the rack."""
+    return sum(share * stranded(nodes, pods, pod_gpus) for pods, pod_gpus, share in mix)
+
+
 def fgd(sim: Sim, r: int) -> tuple[Any, ...]:
     mix, before, left = mix_of(sim), nodes_of(sim, r), left_after(sim, r)
-    rise = rack_fgd(left, [0] * len(left), mix) - rack_fgd(before, [0] * len(before), mix)
+    rise = expected_stranded(left, mix) - expected_stranded(before, mix)
     return round(rise, 7), sum(before)
 
 
@@ -149,13 +159,13 @@ def slurm_domain(sim: Sim) -> tuple[int, int]:
 
     for height in range(sim.ancestors.shape[1] - 1):
         domains = sorted({int(sim.ancestors[r, height]) for r in range(len(sim.racks))})
-        fitting = [d for d in domains if segments(d, height) >= c["units_left"]]
+        fitting = [d for d in domains if segments(d, height) >= c["slices_left"]]
         if fitting:
             return height, min(fitting, key=pods)
     return sim.ancestors.shape[1] - 1, len(sim.cap) - 1
 
 
-RULES: dict[str, Callable[[Sim, int], tuple[Any, ...]]] = {
+DEFINITIONS: dict[str, Callable[[Sim, int], tuple[Any, ...]]] = {
     "first-fit": first_fit,
     "least-allocated": least_allocated,
     "most-allocated": most_allocated,
@@ -170,4 +180,4 @@ RULES: dict[str, Callable[[Sim, int], tuple[Any, ...]]] = {
 
 def best_rack(sim: Sim, rule: str, allowed: list[int]) -> int:
     """Of the allowed racks the one with the largest part of the slice, then the smallest key, then the lowest index."""
-    return min(allowed, key=lambda r: (-part(sim, r), RULES[rule](sim, r), r))
+    return min(allowed, key=lambda r: (-part(sim, r), DEFINITIONS[rule](sim, r), r))

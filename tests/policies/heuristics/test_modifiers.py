@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from nvlenv.cluster.types import Mode
 from nvlenv.envs.scenario import Scenario, prepare
 from nvlenv.policies.heuristics.choose import choose
-from nvlenv.policies.heuristics.rule import OPEN_CHEAPEST, OPEN_HERO, PACKINGS, Rule, parse_rule
+from nvlenv.policies.heuristics.packing import PACKINGS
+from nvlenv.policies.heuristics.rule import OPEN_CHEAPEST, OPEN_HERO, Rule, parse_rule
 from nvlenv.policies.resolver import resolve_policy
 from nvlenv.simulator.forecast import refresh_for
 from nvlenv.simulator.state import Sim, copy_into
@@ -74,7 +75,7 @@ def delays_hero(sim: Sim, r: int, pods: int) -> bool:
     if pods == 1 and p < node_gpus(sim):
         fitting = [n for n in nodes if sim.nodes[n]["blocked"] == 0 and sim.nodes[n]["free"] >= p]
         lost = int(is_free_at_shadow(sim, min(fitting, key=lambda n: (sim.nodes[n]["free"], n))))
-    return sum(is_free_at_shadow(sim, n) for n in nodes) - lost < sim.clock[0]["hero_nodes"]
+    return sum(is_free_at_shadow(sim, n) for n in nodes) - lost < sim.clock[0]["target_nodes"]
 
 
 def is_kept(sim: Sim, rule: Rule, r: int, pods: int) -> bool:
@@ -86,7 +87,11 @@ def is_kept(sim: Sim, rule: Rule, r: int, pods: int) -> bool:
         left = whole(after(nodes_of(sim, r), int(job["pod_gpus"]), pods), g)
         if ready <= rule.hold_racks and before >= unit > left:
             return True
-    outlasts = c["hero"] >= 0 and c["hero"] != c["current"] and c["now"] + job["noise"] * job["work"] > c["shadow"]
+    outlasts = (
+        c["target"] >= 0
+        and c["target"] != c["current"]
+        and c["now"] + job["estimate_error"] * job["work"] > c["shadow"]
+    )
     if not (rule.easy and outlasts and sim.racks[r]["reserved"]):
         return False
     return not rule.easy_spare or delays_hero(sim, r, pods)
@@ -98,7 +103,7 @@ def delays(sim: Sim, rule: Rule) -> bool:
         return False
     domains = {int(d) for d in sim.ancestors[:, job["height"]]}
     most = max(sum(int(sim.racks[r]["usable"]) for r in racks_under(sim, d)) for d in domains)
-    return waited(sim) < rule.delay_hours and most * (g // job["pod_gpus"]) >= job["unit_pods"]
+    return waited(sim) < rule.delay_hours and most * (g // job["pod_gpus"]) >= job["slice_pods"]
 
 
 def fill_is_kept(sim: Sim, rule: Rule, copy: Sim) -> bool:
@@ -145,8 +150,8 @@ def hero_rack(sim: Sim, legal: list[int]) -> int:
 
     def total(b: int) -> float:
         members = racks_under(sim, b)
-        need = int(sim.clock[0]["units_left"]) - sum(
-            whole(nodes_of(sim, r), g) // int(current(sim)["unit_pods"]) for r in members
+        need = int(sim.clock[0]["slices_left"]) - sum(
+            whole(nodes_of(sim, r), g) // int(current(sim)["slice_pods"]) for r in members
         )
         costs = sorted(cost[r] for r in members if r in cost)
         return sum(costs[: max(0, need)]) if len(costs) >= need else float("inf")
@@ -161,10 +166,12 @@ def hero_rack(sim: Sim, legal: list[int]) -> int:
 def drains(sim: Sim, rule: Rule) -> bool:
     """Whether a job of a quarter slice or more would still run long after the reserved job could have its GPUs."""
     c, job = sim.clock[0], current(sim)
-    if not rule.drain or c["hero"] in (-1, c["current"]) or job["first_gpu"] >= 0:
+    if not rule.drain or c["target"] in (-1, c["current"]) or job["first_gpu"] >= 0:
         return False
     sizeable = job["gpus"] >= c["slice_nodes"] * node_gpus(sim) / 4
-    return bool(sizeable and job["noise"] * job["work"] > max(0.0, c["pool_start"] - c["now"]) + rule.drain_hours)
+    return bool(
+        sizeable and job["estimate_error"] * job["work"] > max(0.0, c["pool_start"] - c["now"]) + rule.drain_hours
+    )
 
 
 def defined_action(sim: Sim, name: str, copy: Sim) -> int:

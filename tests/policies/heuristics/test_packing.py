@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from nvlenv.cluster.fragmentation import rack_fgd
+from nvlenv.common.errors import InputError
 from nvlenv.policies.heuristics.choose import choose
-from nvlenv.policies.heuristics.packing import random_key
-from nvlenv.policies.heuristics.rule import PACKINGS, parse_rule
+from nvlenv.policies.heuristics.packing import PACKINGS, RULES, random_key
+from nvlenv.policies.heuristics.rule import Rule, parse_rule
 from nvlenv.simulator.step import advance, step
-from tests.policies.heuristics.definitions import RULES, best_rack, mix_of
+from tests.policies.heuristics.definitions import DEFINITIONS, best_rack, expected_stranded, mix_of
 from tests.policies.heuristics.states import gang, occupied, whole
 from tests.simulator.cases import Case, cases
 
@@ -21,14 +21,14 @@ untimed = settings(deadline=None, max_examples=60, suppress_health_check=list(He
 
 
 def test_every_rule_has_a_definition() -> None:
-    assert set(RULES) == set(PACKINGS) - {"random"}
+    assert set(DEFINITIONS) == set(PACKINGS) - {"random"}
 
 
 @given(case=cases())
 @untimed
 def test_the_rack_is_the_one_that_the_definition_says(case: Case) -> None:
     sim, picks, racks = case.load(), cycle(case.picks), len(case.load().racks)
-    rules = {name: parse_rule(name) for name in RULES}
+    rules = {name: parse_rule(name) for name in DEFINITIONS}
     alive = advance(sim)
     while alive:
         legal = np.flatnonzero(sim.mask[:racks]).tolist()
@@ -51,7 +51,7 @@ def test_the_mix_of_a_workload_gives_the_same_fragmentation_as_its_list_of_shape
     free = rng.integers(0, sim.cap.shape[1], size=6)
     room = {p: int((free // p).sum()) for p in range(1, sim.cap.shape[1])}
 
-    expected = rack_fgd(free, np.zeros(6, int), mix_of(sim))
+    expected = expected_stranded(free.tolist(), mix_of(sim))
     most = sim.mix.shape[1] - 1
     found = sum(
         sim.mix[p, min(room[p], most)] * free.sum()
@@ -81,6 +81,16 @@ def test_the_random_rule_repeats_itself_and_depends_on_its_seed() -> None:
 def test_random_keys_are_even() -> None:
     sim = occupied(whole(*[18] * 16), [gang(1)])
 
-    first = [min(range(16), key=lambda r: random_key(sim, r, seed)) for seed in range(3200)]
+    first = [min(range(16), key=lambda r: random_key(sim, Rule(0, seed), r, (0, 0))) for seed in range(3200)]
 
     assert np.bincount(first, minlength=16).min() > 100  # 200 each, were they perfectly even
+
+
+def test_a_decorated_function_is_all_that_a_rule_needs() -> None:
+    assert tuple(rule.name for rule in RULES) == PACKINGS
+    for number, rule in enumerate(RULES):
+        assert parse_rule(rule.name).packing == number  # the parser knows it,
+        assert rule.words  # so does what explains a decision,
+    with pytest.raises(InputError) as raised:
+        parse_rule("no-such-rule")
+    assert all(name in str(raised.value) for name in PACKINGS)  # and what says which rules there are

@@ -8,7 +8,7 @@ from itertools import permutations
 import pytest
 
 from nvlenv.envs.scenario import load_scenario, scenario_names
-from nvlenv.policies.heuristics.rule import PACKINGS
+from nvlenv.policies.heuristics.packing import PACKINGS
 from nvlenv.policies.kueue.policy import KueueView
 from nvlenv.policies.resolver import resolve_policy
 from tests.policies.heuristics.states import (

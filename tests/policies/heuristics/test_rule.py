@@ -9,10 +9,11 @@ import pytest
 import yaml
 
 from nvlenv.common.errors import InputError
-from nvlenv.policies import resolver
-from nvlenv.policies.heuristics.rule import MODIFIERS, OPEN_CHEAPEST, OPEN_HERO, PACKINGS, Rule, parse_rule
+from nvlenv.policies import UNTUNED, resolver
+from nvlenv.policies.heuristics.packing import PACKINGS
+from nvlenv.policies.heuristics.rule import MODIFIERS, OPEN_CHEAPEST, OPEN_HERO, Rule, parse_rule
 from nvlenv.policies.kueue.policy import KueuePolicy
-from nvlenv.policies.resolver import KUEUE, UNTUNED, Heuristic, baseline_name, resolve_policy
+from nvlenv.policies.resolver import KUEUE, Heuristic, baseline_name, resolve_policy
 
 
 def test_a_name_says_which_parts_there_are() -> None:
@@ -39,7 +40,7 @@ def test_the_order_of_modifiers_does_not_matter() -> None:
 def test_modifiers_have_defaults() -> None:
     assert parse_rule("best-fit+hold").hold_racks == 2
     assert parse_rule("best-fit+delay").delay_hours == 4.0
-    assert parse_rule("random(seed=7)+open-hero") == Rule(packing=0, seed=7, open=OPEN_HERO)
+    assert parse_rule("random(seed=7)+open-hero") == Rule(packing=0, random_seed=7, open=OPEN_HERO)
 
 
 def test_kueue_is_found_by_name_like_any_other() -> None:

@@ -23,7 +23,7 @@ untimed = settings(deadline=None, max_examples=60, suppress_health_check=list(He
 def check_promise(sim: Sim, counts: dict[int, int]) -> None:
     """The pods are all there, fit their nodes, and are together as the job's mode demands."""
     job = sim.jobs[sim.clock[0]["current"]]
-    p, unit = int(job["pod_gpus"]), int(job["unit_pods"])
+    p, unit = int(job["pod_gpus"]), int(job["slice_pods"])
     assert sum(counts.values()) == job["gpus"] // p
     for node, pods in counts.items():
         assert sim.nodes[node]["blocked"] == 0 and pods * p <= sim.nodes[node]["free"]
@@ -32,7 +32,7 @@ def check_promise(sim: Sim, counts: dict[int, int]) -> None:
     pods_of = {d: sum(n for r, n in racks.items() if sim.ancestors[r, job["height"]] == d) for d in domains}
     if job["mode"] == Mode.REQUIRED:
         assert all(pods % unit == 0 for pods in pods_of.values())
-        assert job["units"] > 1 or len(pods_of) == 1
+        assert job["slices"] > 1 or len(pods_of) == 1
     fits = any(sim.cap[d, p] >= unit for d in set(sim.ancestors[:, job["height"]].tolist()))
     if job["mode"] == PREFERRED and fits:
         assert len(pods_of) == 1

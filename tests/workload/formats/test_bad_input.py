@@ -81,9 +81,9 @@ def test_a_missing_file_a_folder_and_a_wrong_format_name_are_told(tmp_path: Path
     for path, name, expected in (
         (tmp_path / "nowhere.csv", "auto", "no such file or directory"),
         (tmp_path, "auto", "is a directory"),
-        (cases / "acme_kalos.csv", "kalos", "format: found 'kalos', expected auto or one of common, acme-kalos"),
+        (cases / "acme_kalos.csv", "kalos", "format: found 'kalos', expected auto or one of common, aaic, acme-kalos"),
         (cases / "acme_kalos.csv", "openb", "also num_gpu, gpu_milli"),
-        (cases / "swf_nasa.swf", "acme-seren", "line 1: found columns"),
+        (cases / "swf/swf_nasa.swf", "acme-seren", "line 1: found columns"),
         (cases / "azure_llm.csv", "auto", "LLM requests"),
     ):
         with pytest.raises(InputError) as caught:

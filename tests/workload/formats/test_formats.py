@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from nvlenv.common.errors import InputError
-from nvlenv.workload.formats.registry import format_names, read_trace
+from nvlenv.workload.formats.registry import FORMATS, format_names, read_trace
 from nvlenv.workload.trace import Trace
 
 Write = Callable[..., Path]
@@ -75,13 +75,13 @@ EXCERPTS = {
     "acme_kalos.csv": "acme-kalos",
     "acme_seren.csv": "acme-seren",
     "helios_cluster_log.csv": "helios",
-    "philly_cluster_job_log.json": "philly",
-    "philly_rfold.csv": "philly-rfold",
-    "philly_sia.csv": "philly-sia",
-    "philly_2017oct_3000.csv.gz": "common",
+    "philly/philly_cluster_job_log.json": "philly",
+    "philly/philly_rfold.csv": "philly-rfold",
+    "philly/philly_sia.csv": "philly-sia",
+    "philly/philly_2017oct_3000.csv.gz": "common",
     "openb_pod_list.csv": "openb",
     **{f"pai_{table}_table.csv": "pai" for table in ("job", "task")},
-    **{f"swf_{log}.swf": "swf" for log in ("nasa", "hpc2n", "lublin")},
+    **{f"swf/swf_{log}.swf": "swf" for log in ("nasa", "hpc2n", "lublin")},
 }
 
 
@@ -180,7 +180,7 @@ def _log(*jobs: list[dict[str, Any]], status: str = "Killed") -> str:
 
 
 def test_philly_sums_the_attempts_without_the_waits_between(cases: Path) -> None:
-    trace = read_trace(cases / "philly_cluster_job_log.json")
+    trace = read_trace(cases / "philly/philly_cluster_job_log.json")
     first, second = 74, 2 * 86400 + 5 * 3600 + 39 * 60 + 42
     assert rows(trace) == [(0, 8, first + second, "unknown", "ce2f4c", "COMPLETED")]
 
@@ -220,9 +220,9 @@ def test_philly_jobs_are_read_across_the_chunks_of_a_large_file(write: Write) ->
 
 
 def test_flattened_philly_is_sorted_by_submit(cases: Path) -> None:
-    trace = read_trace(cases / "philly_sia.csv")
+    trace = read_trace(cases / "philly/philly_sia.csv")
     assert (np.diff(trace.submit_s) >= 0).all() and trace.user_names[trace.user[0]] == "6c71a0"
-    assert "retries" in read_trace(cases / "philly_rfold.csv").report.note
+    assert "retries" in read_trace(cases / "philly/philly_rfold.csv").report.note
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -394,3 +394,8 @@ def test_windows_line_ends_and_quotes_are_fine(write: Write, tmp_path: Path) -> 
     path = tmp_path / "t.csv"
     path.write_bytes(b'"submit_s","gpus","duration_s","user"\r\n"0","1","60","a,\r\nb"\r\n')
     assert rows(read_trace(path)) == [(0, 1, 60, "unknown", "a,\r\nb", "unknown")]
+
+
+def test_a_format_that_has_the_columns_of_another_comes_before_it() -> None:
+    for k, known in enumerate(FORMATS):
+        assert not any(set(other.columns) < set(known.columns) for other in FORMATS[:k] if other.columns)
