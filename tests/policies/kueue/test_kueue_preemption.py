@@ -251,6 +251,7 @@ def test_fair_sharing_takes_the_evicted_first_and_tries_its_second_strategy_only
     assert victims(KueueState(queues, (), small), new, STRATEGIES) == ["w2"]
     assert victims(KueueState(queues, (), large), new, STRATEGIES) == ["w"]  # by its share so far
     assert victims(KueueState(queues, (), large), new, STRATEGIES[:1]) == []  # it would be left with less
+    assert victims(KueueState(queues, (), large), job("new", "a", 4), STRATEGIES) == []  # an equal share is no larger
 
 
 @pytest.mark.parametrize("low", ["b", "c"])
@@ -259,6 +260,14 @@ def test_of_equal_shares_the_one_with_the_lower_priority_gives(low: str) -> None
     admitted = [job(f"of-{name}", name, 1, priority=-int(name == low)) for name in ("b", "c")]
 
     assert victims(KueueState(queues, (), admitted), job("new", "a", 1), STRATEGIES) == [f"of-{low}"]
+
+
+def test_of_a_cohort_and_a_queue_with_equal_shares_the_cohort_gives() -> None:
+    queues = [queue("a", 2, "root", reclaim_within_cohort=ANY), queue("b", 0, "root"), queue("c", 0, "inner")]
+    admitted = [job("of-queue", "b", 1, priority=-1), job("of-cohort", "c", 1)]
+    state = KueueState(queues, [Cohort("inner", "root")], admitted)
+
+    assert victims(state, job("new", "a", 1), STRATEGIES) == ["of-cohort"]
 
 
 def test_a_cohort_within_its_quota_is_left_alone_by_fair_sharing() -> None:
