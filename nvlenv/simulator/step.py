@@ -23,13 +23,13 @@ from nvlenv.simulator.state import NO_DEMAND, PRIORITY
 def advance(sim):
     """Run to the next decision. Returns False if the window ended first."""
     while not _scan(sim):
-        if not _next_event(sim):
+        if not next_event(sim):
             return False
     return True
 
 
 @inlined
-def _next_event(sim):
+def next_event(sim):
     """Let the next instant happen, all of it. Returns False if the window ends before."""
     c = sim.clock[0]
     t = next_time(sim)
@@ -53,12 +53,12 @@ def _next_event(sim):
     c.cursor = first
     if grew:
         c.instant += 1
-        _look_again(sim)
+        look_again(sim)
     return True
 
 
 @inlined
-def _look_again(sim):
+def look_again(sim):
     """Capacity grew: everybody who waits may have something to decide."""
     c = sim.clock[0]
     c.epoch += 1
@@ -112,7 +112,7 @@ def apply(sim, action):
         _placed(sim, pods)
     if c.current < 0:
         if c.rescan == 1:
-            _look_again(sim)
+            look_again(sim)
         return False
     if not consider(sim, j):  # cannot happen while the rules above hold; never leave a job without an answer
         _hold(sim, j)
