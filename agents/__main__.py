@@ -25,11 +25,9 @@ COMMANDS = {
     "reproduce": "every table and picture of the documents, from nothing",
     "workload": "look at a job trace, or convert it",
 }
-MODULES = {name: f"agents.{name}" for name in COMMANDS} | {
-    "report": "agents.report.__main__",
-    "study": "agents.study.__main__",
-    "workload": "nvlenv.workload.__main__",
-}
+ELSEWHERE = {  # than in a module of agents with the command's name
+    "report": "agents.report.__main__", "study": "agents.study.__main__", "workload": "nvlenv.workload.__main__",
+}  # fmt: skip
 
 
 @command
@@ -43,7 +41,7 @@ def main(arguments: list[str]) -> int:
         return int(importlib.import_module("nvlenv.engine.__main__").main(arguments))
     if name not in COMMANDS:
         raise InputError("nvlenv", "command", repr(name), f"one of {[*ENGINE_COMMANDS, *COMMANDS]}")
-    return int(importlib.import_module(MODULES[name]).main(rest))
+    return int(importlib.import_module(ELSEWHERE.get(name, f"agents.{name}")).main(rest))
 
 
 def _usage() -> str:

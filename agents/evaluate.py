@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agents.evaluation.cases import SHIFTS, Case, make_case
 from agents.evaluation.compare import (
     BASELINE,
     compare_on_case,
@@ -32,10 +31,10 @@ from agents.evaluation.compare import (
     policy_fingerprint,
     versions,
 )
-from agents.evaluation.episodes import SPLITS, TRUE_DURATIONS, split_seeds
+from agents.evaluation.episodes import SHIFTS, SPLITS, TRUE_DURATIONS, Case, make_case, split_seeds
 from agents.evaluation.figures import draw_results
 from agents.evaluation.release import check_release
-from agents.evaluation.summary import Json
+from agents.evaluation.statistics import Json
 from agents.evaluation.tables import Terminal, summary_table
 from nvlenv.common.commandline import command, option, parse
 from nvlenv.common.errors import InputError
@@ -90,10 +89,7 @@ class EvaluateOptions:
 
 
 def evaluate_policies(options: EvaluateOptions, given: Sequence[str]) -> None:
-    """Play, print a table per set of workloads, and write everything to the folder, if there is one.
-
-    `given`: the command line, which the results name.
-    """
+    """Play, print a table per set of workloads, and write all to the folder with the command line `given`."""
     groups = seed_groups(options.seeds)
     names = list(dict.fromkeys([*options.policies, *(name for group in groups.values() for name in group)]))
     if not names:
@@ -112,7 +108,7 @@ def evaluate_policies(options: EvaluateOptions, given: Sequence[str]) -> None:
     sets, terminal = {}, Terminal()
     with open_player(options.out, options.workers, options.quiet, options.ray) as player:
         for case in cases:
-            sets[case.label], _ = compare_on_case(case, names, settings, player, groups)
+            sets[case.label] = compare_on_case(case, names, settings, player, groups)
             terminal.print(summary_table(sets[case.label]["summary"], case.label, terminal.width))
     if options.out is not None:
         digests = {label: each["scenario_digest"] for label, each in sets.items()}

@@ -18,15 +18,18 @@ import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from agents.search.evolution import GENERATIONS, POLICY, STATE, Experiment, Given, evolve
+from agents.search.evolution import GENERATIONS, POLICY, STATE, Experiment, evolve
 from nvlenv.common.commandline import command, option, parse
-from nvlenv.common.errors import InputError
 
 
 def scenario_and_workloads(text: str) -> tuple[str, int]:
     """NAME[:WORKLOADS] as the two of them; 16 workloads where none are given."""
     name, _, count = text.rpartition(":")
-    return (name, int(count)) if name and count.isdecimal() else (text, 16)
+    if not name or not count.isdecimal():
+        return text, 16
+    if int(count) < 1:
+        raise ValueError(f"found {text}, expected at least 1 workload")
+    return name, int(count)
 
 
 @dataclass(frozen=True)
@@ -55,23 +58,15 @@ class EvolveOptions:
     resume: bool = option("go on with the evolution in the folder, as it was begun", default=False)
     quiet: bool = option("no progress bar", default=False)
 
-    @property
-    def given(self) -> Given:
-        """What the command line says of the experiment."""
-        names = [each.name for each in fields(Experiment) if hasattr(self, each.name)]
-        said = {name: value for name in names if (value := getattr(self, name)) is not None}
-        return Given(said, self.generations)
-
 
 @command
 def main(argv: list[str]) -> None:
     """Evolve, or go on, and say what the best policy costs."""
     options = parse(EvolveOptions, argv, "python -m agents.evolve")
-    empty = next((name for name, workloads in options.scenarios or () if workloads < 1), None)
-    if empty is not None:
-        raise InputError("--scenarios", "", f"{empty}:0", "at least 1 workload")
+    given = {each.name: getattr(options, each.name, None) for each in fields(Experiment)}
+    settings = {name: value for name, value in given.items() if value is not None}
     try:
-        progress = evolve(options.given, options.out, options.resume, options.threads, options.quiet)
+        progress = evolve(settings, options.generations, options.out, options.resume, options.threads, options.quiet)
     except KeyboardInterrupt:
         kept = (options.out / STATE).is_file()
         raise KeyboardInterrupt(f"go on with --resume --out {options.out}" if kept else "nothing is kept") from None

@@ -16,9 +16,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from agents.evaluation.card import write_card
-from agents.evaluation.release import read_results
-from agents.learning.export import export_onnx, export_policy, load_network
+from agents.evaluation.release import read_results, write_card
+from agents.learning.network import export_onnx, export_policy, load_network
 from nvlenv.common.commandline import command, option, parse
 from nvlenv.common.errors import InputError
 
@@ -33,12 +32,6 @@ class ExportOptions:
     onnx: Path | None = option("ONNX model to write as well", default=None, metavar="FILE")
 
 
-def results_of(options: ExportOptions) -> Path | None:
-    """The evaluation that the card reports: the one given, else that of the run's end, else none."""
-    folder = options.run if options.run.is_dir() else options.run.parent
-    return options.results or (folder if (folder / "metrics.json").is_file() else None)
-
-
 @command
 def main(argv: list[str]) -> None:
     """Write the policy file, its card and the ONNX model, and print their names."""
@@ -47,7 +40,8 @@ def main(argv: list[str]) -> None:
         if path is not None and path.suffix != ending:
             raise InputError(name, "", repr(str(path)), f"a name that ends in {ending}")
     network, manifest = load_network(options.run)
-    source = results_of(options)
+    folder = options.run if options.run.is_dir() else options.run.parent
+    source = options.results or (folder if (folder / "metrics.json").is_file() else None)
     results = None if source is None else read_results(source)
     export_policy(network, options.out, manifest)
     print(options.out)

@@ -24,10 +24,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.table import Table
+from rich.table import Column, Table
 
-from agents.evaluation.cases import evaluation_scenario
-from agents.evaluation.episodes import split_scenario, split_seeds
+from agents.evaluation.episodes import evaluation_scenario, split_scenario, split_seeds
 from agents.evaluation.statistics import Interval, bootstrap
 from agents.evaluation.tables import Terminal
 from nvlenv.common.commandline import command, option, parse
@@ -77,9 +76,8 @@ def collect_labels(
     scenario: Scenario, rule: Rule, seeds: Sequence[np.random.SeedSequence], every: int, hours: float, threads: int = 1
 ) -> Labels:
     """Play one episode per seed, and label about one in `every` decisions by `hours` of lookahead."""
-    task = partial(_collect_one, scenario, rule, every, hours)
     with ThreadPoolExecutor(threads) as pool:  # kernels run without Python's lock
-        parts = list(pool.map(task, seeds))
+        parts = list(pool.map(partial(_collect_one, scenario, rule, every, hours), seeds))
     return Labels(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
@@ -88,13 +86,8 @@ def _collect_one(scenario: Scenario, rule: Rule, every: int, hours: float, seed:
     sim.clock["measure_from"] = 0.0
     copy = Sim(*(array.copy() for array in sim))
     room = 50_000 // every
-    labels = Labels(
-        np.zeros((room, N_RACK), np.float32),
-        np.zeros((room, N_JOB), np.float32),
-        np.zeros((room, N_CLUSTER), np.float32),
-        np.zeros(room, np.bool_),
-        np.zeros(room),
-    )
+    rack, job, cluster = (np.zeros((room, size), np.float32) for size in (N_RACK, N_JOB, N_CLUSTER))
+    labels = Labels(rack, job, cluster, np.zeros(room, np.bool_), np.zeros(room))
     racks = np.zeros((len(sim.racks), N_RACK), np.float32)
     offset = int(seed.generate_state(1)[0])
     count = _label_episode(sim, copy, rule, without_keeping(rule), every, offset, hours, racks, labels)
@@ -115,8 +108,7 @@ def _label_episode(sim, copy, rule, eager, every, offset, hours, racks, labels):
             if act != 2 * n + 1:
                 observe(sim, racks, labels.job[count], labels.cluster[count])
                 if act < 2 * n:
-                    for k in range(racks.shape[1]):
-                        labels.rack[count, k] = racks[act % n, k]
+                    labels.rack[count] = racks[act % n]
                 labels.held[count] = action == 2 * n + 1
                 cost = _cost_after(sim, copy, rule, 2 * n + 1, hours) - _cost_after(sim, copy, rule, act, hours)
                 labels.advantage[count] = cost / sim.clock[0].capacity
@@ -147,9 +139,8 @@ def _cost(sim):
 def gains(labels: Labels) -> dict[str, Interval]:
     """What a decision costs on average, against acting always, on the labels that the linear fit has not seen."""
     seen = int(FITTED * len(labels.advantage))
-    inputs = np.concatenate(
-        [labels.rack, labels.job, labels.cluster, np.ones((len(labels.job), 1), np.float32)], axis=1
-    )
+    one = np.ones((len(labels.job), 1), np.float32)
+    inputs = np.concatenate([labels.rack, labels.job, labels.cluster, one], axis=1)
     known, unknown = inputs[:seen].astype(np.float64), inputs[seen:].astype(np.float64)
     normal = known.T @ known + RIDGE * np.eye(known.shape[1])
     weights = np.linalg.solve(normal, known.T @ labels.advantage[:seen])
@@ -171,9 +162,9 @@ def main(argv: list[str]) -> None:
     labels = collect_labels(scenario, rule, seeds, options.every, options.hours, options.threads)
     if len(labels.advantage) < 2 * labels.rack.shape[1]:
         raise InputError("--episodes", "", f"{len(labels.advantage)} labels", "more episodes, or --every lower")
-    table = Table(title=f"cost of a decision after {options.hours:g} h, in GPU-hours per GPU, against acting always")
-    table.add_column("who decides to hold")
-    table.add_column(f"{len(labels.advantage):,} labels", justify="right")
+    heads = ("who decides to hold", Column(f"{len(labels.advantage):,} labels", justify="right"))
+    title = f"cost of a decision after {options.hours:g} h, in GPU-hours per GPU, against acting always"
+    table = Table(*heads, title=title)
     for name, gain in gains(labels).items():
         table.add_row(name, str(gain))
     Terminal().print(table)

@@ -9,9 +9,12 @@ where they stopped. Pictures of the report need Chromium and its driver, and are
 
 from __future__ import annotations
 
+import base64
 import difflib
 import importlib
+import importlib.util
 import inspect
+import io
 import re
 import shutil
 import sys
@@ -20,12 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from PIL import Image
 from pydantic import Field
 
 from agents.evaluation.release import read_results
 from agents.evaluation.tables import HEADS, summary_markdown
 from agents.report import __main__ as report
-from agents.report.shot import can_shoot, shoot
 from nvlenv.common.commandline import DONE, Entry, command, option, parse
 from nvlenv.common.config import CONFIG_ROOTS, Model, load_config
 from nvlenv.common.errors import InputError
@@ -35,6 +38,9 @@ PLAN = CONFIG_ROOTS[0] / "reproduce.yaml"
 FOLDER = Path("checkpoints") / "reproduce"
 MAIN = {"agents.study": "agents.study.__main__"}  # where a package keeps its command line
 MARK = r"(<!-- table {name} -->\n).*?(<!-- end -->)"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+PARTS = {"top": "header", "replay": "#replay"}  # of a report, as CSS names them
+VIEW = {"width": 1360, "height": 1200, "deviceScaleFactor": 1.2, "mobile": False}  # in CSS pixels
 
 
 class PlannedStep(Model):
@@ -75,10 +81,10 @@ def load_plan(path: Path) -> ReproducePlan:
         for name, entry in entries.items():
             if entry.step not in plan.steps:
                 raise InputError(path, f"{kind}.{name}.step", repr(entry.step), f"one of the steps {list(plan.steps)}")
-    for name, source in plan.tables.items():
-        unknown = [column for column in source.columns if column not in HEADS]
-        if unknown:
-            raise InputError(path, f"tables.{name}.columns", repr(unknown[0]), f"some of {list(HEADS)}")
+    for name, table in plan.tables.items():
+        for column in table.columns:
+            if column not in HEADS:
+                raise InputError(path, f"tables.{name}.columns", repr(column), f"some of {list(HEADS)}")
     for name, picture in plan.pictures.items():
         if (picture.figure is None) == (picture.report is None):
             raise InputError(path, f"pictures.{name}", "neither or both of figure and report", "one of them")
@@ -87,8 +93,7 @@ def load_plan(path: Path) -> ReproducePlan:
 
 def call(main: Entry, arguments: Sequence[str]) -> int:
     """Another command line's work without its last words: mistakes and interruptions are told once, by this one."""
-    code: int | None = inspect.unwrap(main)(list(arguments))
-    return code or DONE
+    return inspect.unwrap(main)(list(arguments)) or DONE  # type: ignore[no-any-return]
 
 
 def run_step(name: str, step: PlannedStep, folder: Path, workers: int) -> Path:
@@ -118,17 +123,17 @@ def read_pages(root: Path) -> dict[Path, str]:
 def with_tables(pages: dict[Path, str], plan: ReproducePlan, folder: Path) -> dict[Path, str]:
     """The pages with every table between its markers made anew. Raises `InputError` for a marker that is nowhere."""
     pages = dict(pages)
-    for name, source in plan.tables.items():
+    for name, table in plan.tables.items():
         pattern = re.compile(MARK.format(name=re.escape(name)), re.DOTALL)
         page = next((page for page, text in pages.items() if pattern.search(text)), None)
         if page is None:
             raise InputError("README.md", name, "no such marker", f"<!-- table {name} --> and <!-- end -->")
-        results = read_results(folder / source.step)
-        label = source.label or results["labels"][0]
+        results = read_results(folder / table.step)
+        label = table.label or results["labels"][0]
         if label not in results["sets"]:
             raise InputError("reproduce", f"tables.{name}.label", repr(label), f"one of {results['labels']}")
-        table = summary_markdown(results["sets"][label]["summary"], source.columns)
-        pages[page] = pattern.sub(lambda match, text=table: f"{match[1]}{text}\n{match[2]}", pages[page])  # type: ignore[misc]
+        made = summary_markdown(results["sets"][label]["summary"], table.columns)
+        pages[page] = pattern.sub(lambda match, made=made: f"{match[1]}{made}\n{match[2]}", pages[page])  # type: ignore[misc]
     return pages
 
 
@@ -142,15 +147,48 @@ def draw(plan: ReproducePlan, folder: Path, root: Path) -> Iterator[Path]:
                 raise InputError("reproduce", f"pictures.{name}.figure", repr(picture.figure), f"a figure in {results}")
             with written_whole(root / name) as part:
                 shutil.copyfile(found, part)
-        elif not can_shoot():
+        elif not (browser := _browser()):
             print(f"{name}: left as it is, there is no Chromium with its driver", file=sys.stderr)
             continue
         else:
             page = results / "report.html"
             if call(report.main, [str(results), "--out", str(page)]) != DONE:
                 raise InputError("reproduce", name, "a report that could not be made", "results that it can be made of")
-            shoot(page, str(picture.report), root / name)
+            shoot(page, PARTS[str(picture.report)], root / name, browser)
         yield root / name
+
+
+def _browser() -> str | None:
+    """Chromium, if its driver and selenium are there, too."""
+    if not (shutil.which("chromedriver") and importlib.util.find_spec("selenium")):
+        return None
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+def shoot(page: Path, part: str, out: Path, browser: str) -> None:
+    """Write a PNG of the part of a page that a CSS selector names, as a browser shows it. Needs selenium."""
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"):
+        options.add_argument(argument)
+    with webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver"))) as chrome:
+        chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", VIEW)
+        chrome.get(page.resolve().as_uri())
+        chrome.execute_async_script(
+            "const done = arguments[0];"
+            "document.fonts.ready.then(() => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )
+        box = chrome.execute_script(
+            "const box = document.querySelector(arguments[0]).getBoundingClientRect();"
+            "return {x: box.x, y: box.y + scrollY, width: box.width, height: box.height, scale: 1}",
+            part,
+        )
+        picture = chrome.execute_cdp_cmd("Page.captureScreenshot", {"clip": box, "captureBeyondViewport": True})
+    image = Image.open(io.BytesIO(base64.b64decode(picture["data"]))).convert("RGB")
+    with written_whole(out) as file:  # a few colours only, so a palette holds them all and the file is small
+        image.quantize(256, dither=Image.Dither.NONE).save(file, format="PNG", optimize=True)
 
 
 @dataclass(frozen=True)

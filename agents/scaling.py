@@ -17,20 +17,17 @@ from __future__ import annotations
 import pickle
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
-import torch
-from rich.table import Table
+from rich.table import Column, Table
 from sb3_contrib import MaskablePPO
 
 from agents.evaluation.tables import Terminal
-from agents.learning.config import TrainConfig
 from agents.learning.distributed import Arrays, DistributedPPO, Gradient, RemoteEnvs, Rollout, Worker, minibatches_of
-from agents.learning.memory import keep_freed_memory
-from agents.learning.model import make_env, make_model
+from agents.learning.model import TrainConfig, make_env, make_model, prepare_process
 from nvlenv.common.commandline import command, option, parse
 from nvlenv.common.config import config_names, find_config, load_config
 from nvlenv.common.errors import InputError
@@ -40,8 +37,6 @@ TRIPS, TURNS = 50, 5
 WARM_UP = 3  # rollouts, until memory has grown
 FEWER = 8  # simulators are measured all together, and an eighth of them
 PER = {"play": "decision", "learn": "decision", "turn": "step of all simulators"}
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -75,16 +70,16 @@ class _Timed(RemoteEnvs):
         self.spent = dict.fromkeys(("play", "learn", "answer"), 0.0)
 
     def play(self, weights: Arrays, done_steps: int) -> list[Rollout]:
-        return [self._timed("play", lambda: self.worker.play(weights, done_steps))]
+        return [self._timed("play", self.worker.play, weights, done_steps)]
 
     def gradients(self, weights: Arrays, part: int) -> list[Gradient]:
-        answer = pickle.dumps(self._timed("learn", lambda: self.worker.gradient(weights, part)), protocol=5)
-        gradient: Gradient | None = self._timed("answer", lambda: pickle.loads(answer))
+        answer = pickle.dumps(self._timed("learn", self.worker.gradient, weights, part), protocol=5)
+        gradient: Gradient | None = self._timed("answer", pickle.loads, answer)
         return [] if gradient is None else [gradient]
 
-    def _timed(self, name: str, call: Callable[[], Result]) -> Result:
+    def _timed(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
         begin = time.process_time()
-        result = call()
+        result = call(*arguments)
         self.spent[name] += time.process_time() - begin
         return result
 
@@ -131,10 +126,7 @@ def round_trip(config: TrainConfig) -> float:
 
 
 def by_the_clock(config: TrainConfig, workers: int, rollouts: int) -> float:
-    """Decisions per second of a run with so many workers (0: none, in this process), evaluation apart.
-
-    The median of so many rollouts, each played and learned from, after some to warm up.
-    """
+    """Decisions per second of a run with so many workers (0: none, in this process): the median of so many rollouts."""
     env = RemoteEnvs(config, workers) if workers else make_env(config)
     model = make_model(config, env, DistributedPPO if workers else MaskablePPO)
     decisions, seconds = config.envs * config.ppo.n_steps, []
@@ -146,6 +138,14 @@ def by_the_clock(config: TrainConfig, workers: int, rollouts: int) -> float:
     return decisions / float(np.median(seconds[WARM_UP:]))
 
 
+def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table of numbers, which end in line."""
+    table = Table(*(Column(head, justify="right") for head in heads), title=title)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
 def clock_table(config: TrainConfig, workers: Sequence[int], rollouts: int) -> Table:
     """What runs with so many workers do on this machine, by the clock.
 
@@ -153,33 +153,27 @@ def clock_table(config: TrainConfig, workers: Sequence[int], rollouts: int) -> T
     """
     counts = (0, *workers)
     rates = np.array([[by_the_clock(config, count, rollouts) for count in counts] for _ in range(TURNS)])
-    table = Table(title="measured, in decisions per second by the clock")
-    for head in ("workers", "one run", "against no workers"):
-        table.add_column(head, justify="right")
-    ratios = rates / rates[:, :1]
-    for count, rate, ratio in zip(counts, np.median(rates, axis=0), np.median(ratios, axis=0), strict=True):
-        table.add_row(f"{count:,}" if count else "none", f"{rate:,.0f}", f"{ratio:.2f}x")
-    return table
+    medians = zip(counts, np.median(rates, axis=0), np.median(rates / rates[:, :1], axis=0), strict=True)
+    rows = [(f"{n:,}" if n else "none", f"{rate:,.0f}", f"{ratio:.2f}x") for n, rate, ratio in medians]
+    heads = ("workers", "one run", "against no workers")
+    return _table("measured, in decisions per second by the clock", heads, rows)
 
 
 def cores_table(constants: Constants, config: TrainConfig) -> Table:
     """Decisions per second of one run on all the cores, and of one run on every core."""
-    table = Table(title="what so many cores would give, in decisions per second")
-    for head in ("cores", "one run on all", "against one core", "a run per core"):
-        table.add_column(head, justify="right")
     alone = constants.rate(0, config)
-    for cores in CORES:
-        rate = alone if cores == 1 else constants.rate(cores, config)  # the learner sleeps while they work
-        table.add_row(f"{cores:,}", f"{rate:,.0f}", f"{rate / alone:.1f}x", f"{cores * alone:,.0f}")
-    return table
+    rates = {n: alone if n == 1 else constants.rate(n, config) for n in CORES}  # the learner sleeps while they work
+    rows = [(f"{n:,}", f"{rate:,.0f}", f"{rate / alone:.1f}x", f"{n * alone:,.0f}") for n, rate in rates.items()]
+    heads = ("cores", "one run on all", "against one core", "a run per core")
+    return _table("what so many cores would give, in decisions per second", heads, rows)
 
 
 def counts_of(text: str) -> list[int]:
     """Numbers of workers, "1,2". Raises `InputError` for anything else."""
-    counts = text.split(",")
-    if not all(count.isdecimal() and int(count) for count in counts):
+    counts = [int(count) if count.isdecimal() else 0 for count in text.split(",")]
+    if not all(counts):
         raise InputError("--workers", "", repr(text), "numbers of workers, such as 1,2")
-    return [int(count) for count in counts]
+    return counts
 
 
 @dataclass(frozen=True)
@@ -201,8 +195,7 @@ def main(argv: list[str]) -> None:
     config = load_config(TrainConfig, find_config("train", options.config), options.overrides)
     if config.envs < 2:  # what they cost and what each of them costs are told apart by their number
         raise InputError("agents.scaling", "envs", config.envs, "at least 2")
-    torch.set_num_threads(config.threads)
-    keep_freed_memory()
+    prepare_process(config.threads)
     clock = clock_table(config, counts_of(options.workers), options.rollouts)
     constants = measure_constants(config, options.rollouts)
     for name, value in vars(constants).items():

@@ -15,30 +15,23 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 import yaml
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import CallbackList
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecEnv
 
-from agents.evaluation.card import write_card
-from agents.evaluation.cases import evaluation_scenario
 from agents.evaluation.compare import compare_on_scenario, versions
-from agents.evaluation.episodes import find_policy
+from agents.evaluation.episodes import evaluation_scenario, find_policy
 from agents.evaluation.figures import draw_set
-from agents.evaluation.release import read_results
+from agents.evaluation.release import read_results, write_card
 from agents.evaluation.tables import Terminal, summary_table
-from agents.learning.callbacks import ClusterCallback, EvaluationCallback, ProgressBar
-from agents.learning.config import TrainConfig, with_baseline
+from agents.learning.callbacks import ClusterCallback, EvaluationCallback
 from agents.learning.distributed import DistributedPPO, RemoteEnvs
-from agents.learning.memory import keep_freed_memory
-from agents.learning.model import make_env, make_model
+from agents.learning.model import TrainConfig, make_env, make_model, prepare_process, with_baseline
 from nvlenv.common.commandline import command, option, parse
 from nvlenv.common.config import config_names, find_config, load_config
 from nvlenv.common.errors import InputError
@@ -79,38 +72,21 @@ class TrainOptions:
 def train(
     config: TrainConfig, run: Path, resume: bool = False, quiet: bool = False, workers: int | None = None
 ) -> None:
-    """Train until config.steps. A `KeyboardInterrupt` says how to go on.
-
-    `workers` : processes that play the simulators, maybe on other machines; None: this one.
-    """
-    torch.set_num_threads(config.threads)
-    keep_freed_memory()
-    algorithm: type[MaskablePPO] = MaskablePPO
-    new_env: Callable[[TrainConfig, int], VecEnv] = make_env
-    if workers is not None:
-        algorithm, new_env = DistributedPPO, lambda config, _: RemoteEnvs(config, workers)
-    if resume:
-        model = algorithm.load(run / "model.zip", device="cpu")
-        env = new_env(config, model.num_timesteps)
-        model.set_env(env)
-    else:
-        env = new_env(config, 0)
-        model = make_model(config, env, algorithm)
+    """Train until config.steps; `workers` processes play (None: this one). A `KeyboardInterrupt` says how to go on."""
+    prepare_process(config.threads)
+    algorithm: type[MaskablePPO] = MaskablePPO if workers is None else DistributedPPO
+    kept = algorithm.load(run / "model.zip", device="cpu") if resume else None
+    done = kept.num_timesteps if kept is not None else 0
+    env: VecEnv = make_env(config, done) if workers is None else RemoteEnvs(config, workers)
+    model = kept or make_model(config, env, algorithm)
+    model.set_env(env)
     model.set_logger(configure(str(run / "tensorboard"), ["tensorboard"]))
-    bar = ProgressBar(config.steps, quiet)
     scenario = load_scenario(config.scenarios[0], config.overrides)
-    manifest = {
-        "scenario": scenario.name,
-        "scenario_digest": scenario.digest(),
-        "config": config.model_dump(mode="json"),
-    }
-    evaluation = EvaluationCallback(config, run, manifest, bar)
+    about = {"scenario": scenario.name, "scenario_digest": scenario.digest(), "config": config.model_dump(mode="json")}
+    evaluation = EvaluationCallback(config, run, about, quiet)
     try:
-        model.learn(
-            config.steps - model.num_timesteps,
-            callback=CallbackList([bar, ClusterCallback(), evaluation]),
-            reset_num_timesteps=not resume,
-        )
+        callbacks = CallbackList([ClusterCallback(), evaluation])
+        model.learn(config.steps - done, callback=callbacks, reset_num_timesteps=not resume)
     except KeyboardInterrupt:
         evaluation.save()
         raise KeyboardInterrupt(f"continue with: python -m agents.train --resume {run}") from None
@@ -121,10 +97,8 @@ def train(
 def show_results(config: TrainConfig, run: Path, quiet: bool = False) -> None:
     """The table and figures at the end of a run."""
     scenario = evaluation_scenario(config.scenarios[0], config.overrides)
-    names = list(dict.fromkeys((*config.evaluation.baselines, config.evaluation.reference, str(run))))
-    results, _ = compare_on_scenario(
-        scenario, names, config.evaluation.final_episodes, reference=config.evaluation.reference, quiet=quiet
-    )
+    settings, names = config.evaluation, [*config.evaluation.heuristics, str(run)]
+    results = compare_on_scenario(scenario, names, settings.final_episodes, settings.reference, quiet)
     results["command"] = shlex.join(["python", "-m", "agents.train", *sys.argv[1:]])
     write_json(run / "metrics.json", results)
     pictures = draw_set(results, names, run / "figures")
@@ -138,13 +112,9 @@ def show_results(config: TrainConfig, run: Path, quiet: bool = False) -> None:
 
 
 def config_of(options: TrainOptions) -> TrainConfig:
-    """The config of a new run, from file, options and overrides."""
-    overrides = list(options.overrides)
-    if options.seed is not None:
-        overrides.append(f"seed={options.seed}")
-    if options.init is not None:
-        overrides.append(f"init={options.init}")
-    config = load_config(TrainConfig, find_config("train", options.config or "default"), overrides)
+    """The config of a new run. Whatever the run will ask for later is asked for now, before there is a folder."""
+    said = [f"{name}={value}" for name in ("seed", "init") if (value := getattr(options, name)) is not None]
+    config = load_config(TrainConfig, find_config("train", options.config or "default"), [*options.overrides, *said])
     if options.trace is not None:
         if not options.trace.is_file():
             raise InputError("--trace", "", repr(str(options.trace)), "a readable file")
@@ -152,18 +122,13 @@ def config_of(options: TrainOptions) -> TrainConfig:
         name = options.trace.name.split(".")[0]
         config = config.model_copy(update={"overrides": (*config.overrides, workload, f"name={name}")})
     config = with_baseline(config)
-    check(config)
-    return config
-
-
-def check(config: TrainConfig) -> None:
-    """Everything a run will ask for later is asked for now, before there is a folder."""
     for name in config.scenarios:
         load_scenario(name, config.overrides)
-    for name in (*config.evaluation.baselines, config.evaluation.reference):
+    for name in config.evaluation.heuristics:
         find_policy(name)
     if config.init:
         read_policy_file(config.init)
+    return config
 
 
 def folder_of(config: TrainConfig, out: Path | None) -> Path:
@@ -185,18 +150,6 @@ def resumed(options: TrainOptions, run: Path) -> TrainConfig:
     return load_config(TrainConfig, run / "config.yaml", options.overrides)
 
 
-@contextmanager
-def forgotten_unless_begun(run: Path) -> Iterator[None]:
-    """If the block fails before there is a state to resume from, nothing stays of a new run."""
-    existed = run.is_dir()
-    try:
-        yield
-    except BaseException:
-        if not (run / "model.zip").exists() and not existed:
-            shutil.rmtree(run, ignore_errors=True)
-        raise
-
-
 @command
 def main(argv: list[str]) -> None:
     """Train, or go on with a run, and end with the table and the figures."""
@@ -207,10 +160,15 @@ def main(argv: list[str]) -> None:
     else:
         config = config_of(options)
         run = folder_of(config, options.out)
-        with forgotten_unless_begun(run):
+        existed = run.is_dir()
+        try:
             write_text(run / "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
             write_json(run / "versions.json", versions())
             train(config, run, False, options.quiet, options.distributed)
+        except BaseException:
+            if not existed and not (run / "model.zip").exists():  # nothing to resume from
+                shutil.rmtree(run, ignore_errors=True)
+            raise
     show_results(config, run, options.quiet)
 
 

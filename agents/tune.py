@@ -15,8 +15,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from agents.evaluation.cases import evaluation_scenario
 from agents.evaluation.compare import versions
+from agents.evaluation.episodes import evaluation_scenario
 from agents.evaluation.fanout import fan_out
 from agents.search.tuning import SPLIT, RuleSearch, entry_of, write_entry
 from nvlenv.common.commandline import command, option, parse_command

@@ -17,7 +17,8 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
@@ -25,19 +26,20 @@ import numpy as np
 from tqdm import tqdm
 
 import nvlenv
-from agents.evaluation.cases import Case, warm_started
 from agents.evaluation.episodes import (
     REFERENCES,
     TRUE_DURATIONS,
+    Case,
     Metrics,
     Played,
     find_policy,
     loaded,
     play_workload,
     split_seeds,
+    warm_started,
 )
 from agents.evaluation.fanout import Mapper, fan_out
-from agents.evaluation.summary import Json, describe_played
+from agents.evaluation.statistics import Json, describe_played
 from nvlenv.common.errors import InputError
 from nvlenv.common.files import make_folder
 from nvlenv.envs.scenario import Scenario
@@ -62,25 +64,23 @@ Cell = tuple[Metrics, np.ndarray]  # metrics and time series (T, len(SAMPLE_FIEL
 def name_on_case(name: str, case: Case) -> str:
     """The policy that is meant: "baseline" is the tuned one of the case's scenario."""
     plain = name.removesuffix(TRUE_DURATIONS)
-    suffix = name[len(plain) :]
-    return (baseline_name(case.base) if plain == BASELINE else plain) + suffix
+    return baseline_name(case.base) + name[len(plain) :] if plain == BASELINE else name
 
 
 def policy_fingerprint(name: str) -> str:
     """What makes a policy the same one: the arrays of a file, the name of a heuristic."""
     policy = find_policy(name)
-    suffix = TRUE_DURATIONS if name.endswith(TRUE_DURATIONS) else ""
-    return str(policy.manifest["sha256"]) + suffix if isinstance(policy, LearnedPolicy) else name
+    if not isinstance(policy, LearnedPolicy):
+        return name
+    return str(policy.manifest["sha256"]) + (TRUE_DURATIONS if name.endswith(TRUE_DURATIONS) else "")
 
 
 def versions() -> dict[str, str]:
     """Versions of everything that may change a figure."""
     found = {"python": platform.python_version()}
     for name in VERSIONED:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return found
 
 
@@ -97,18 +97,19 @@ def code_digest() -> str:
 
 
 class Store:
-    """Played cells in one SQLite file. A cell is found again only for the same code, scenario, workload and policy.
+    """Played cells in one SQLite file (None: in memory), found again for the same code, scenario, workload and policy.
 
     Raises `InputError` for a file that is something else.
     """
 
-    def __init__(self, path: Path) -> None:
-        make_folder(path.parent)
-        self.database = sqlite3.connect(path)
+    def __init__(self, path: Path | None) -> None:
+        if path is not None:
+            make_folder(path.parent)
+        self.database = sqlite3.connect(path or ":memory:")
         try:
             self.database.execute("CREATE TABLE IF NOT EXISTS cells (key TEXT PRIMARY KEY, metrics TEXT, series BLOB)")
         except sqlite3.DatabaseError as error:
-            raise InputError(path, "", str(error), "a store of played episodes, or no such file") from None
+            raise InputError(path or STORE, "", str(error), "a store of played episodes, or no such file") from None
 
     def get(self, key: str) -> Cell | None:
         """The cell kept under a key, if there is one."""
@@ -128,17 +129,19 @@ class Store:
             self.database.executemany("INSERT OR REPLACE INTO cells VALUES (?, ?, ?)", rows)
 
 
+@dataclass(frozen=True)
 class CasePlayer:
     """Plays cases: over the processes of `mapped`, with a progress bar, and never what the store already has."""
 
-    def __init__(self, store: Store | None = None, mapped: Mapper = map, quiet: bool = True) -> None:
-        self.store, self.mapped, self.quiet = store, mapped, quiet
+    store: Store
+    mapped: Mapper
+    quiet: bool
 
     def play(self, case: Case, names: Sequence[str], seeds: Sequence[np.random.SeedSequence]) -> list[Played]:
         """All policies and references on every workload of the case, in the order of the seeds."""
         meant = {name: name_on_case(name, case) for name in (*names, *REFERENCES)}
         keys = {name: self._key(case, name) for name in dict.fromkeys(meant.values())}
-        known = [self._known(keys, seed) for seed in seeds]
+        known = [{n: cell for n, key in keys.items() if (cell := self.store.get(_hash(key, s)))} for s in seeds]
         missing = [[name for name in keys if name not in cells] for cells in known]
         todo = [k for k, names in enumerate(missing) if names]
         results = self.mapped(partial(_play, case=case), [(seeds[k], missing[k]) for k in todo])
@@ -146,8 +149,7 @@ class CasePlayer:
         for k, played in zip(todo, bar, strict=True):
             for name in played.metrics:
                 known[k][name] = played.metrics[name], played.series.get(name, np.empty((0, len(SAMPLE_FIELDS))))
-            if self.store is not None:
-                self.store.put({_hash(keys[name], seeds[k]): known[k][name] for name in played.metrics})
+            self.store.put({_hash(keys[name], seeds[k]): known[k][name] for name in played.metrics})
         return [
             Played(*({name: cells[meant[name]][part] for name in meant} for part in (0, 1)))  # type: ignore[arg-type]
             for cells in known
@@ -157,21 +159,13 @@ class CasePlayer:
         by = baseline_name(case.base) if name in REFERENCES else policy_fingerprint(name)
         return _hash(code_digest(), case.scenario.digest(), case.warm_jobs, name in REFERENCES and name, by)
 
-    def _known(self, keys: dict[str, str], seed: np.random.SeedSequence) -> dict[str, Cell]:
-        if self.store is None:
-            return {}
-        found = {name: self.store.get(_hash(key, seed)) for name, key in keys.items()}
-        return {name: cell for name, cell in found.items() if cell is not None}
-
 
 @contextmanager
 def open_player(out: Path | None, workers: int, quiet: bool, ray: bool = False) -> Iterator[CasePlayer]:
     """A player with a store in the folder `out` (None: nothing is kept), whose processes end with it."""
-    with ExitStack() as stack:
-        store = None if out is None else Store(out / STORE)
-        if store is not None:
-            stack.callback(store.database.close)
-        yield CasePlayer(store, stack.enter_context(fan_out(workers, ray)), quiet)
+    store = Store(None if out is None else out / STORE)
+    with closing(store.database), fan_out(workers, ray) as mapped:
+        yield CasePlayer(store, mapped, quiet)
 
 
 def _play(task: tuple[np.random.SeedSequence, list[str]], case: Case) -> Played:
@@ -191,8 +185,16 @@ def _hash(*parts: object) -> str:
 # Compared
 
 
-def about_case(case: Case) -> Json:
-    """What set of workloads this is, as results.json says it."""
+def compare_on_case(
+    case: Case, names: Sequence[str], settings: Json, player: CasePlayer,
+    groups: Mapping[str, Sequence[str]] | None = None,
+) -> Json:  # fmt: skip
+    """All about one set of workloads, as results.json says it: what it is, and what the policies make of it.
+
+    `settings` has split, seed, episodes and reference; `groups`: label -> policies of one recipe, trained with several
+    seeds.
+    """
+    played = player.play(case, names, split_seeds(settings["seed"], settings["split"], settings["episodes"]))
     return {
         "scenario": case.base,
         "source": case.source,
@@ -200,46 +202,31 @@ def about_case(case: Case) -> Json:
         "scenario_digest": case.scenario.digest(),
         "warm_jobs": case.warm_jobs,
         "baseline": name_on_case(BASELINE, case),
+        **describe_played(played, names, settings["reference"], groups),
     }
-
-
-def compare_on_case(
-    case: Case,
-    names: Sequence[str],
-    settings: Json,
-    player: CasePlayer,
-    groups: Mapping[str, Sequence[str]] | None = None,
-) -> tuple[Json, list[Played]]:
-    """All numbers about one set of workloads, and what was played.
-
-    `settings` has split, seed, episodes and reference; `groups`: label -> policies of one recipe, trained with several
-    seeds.
-    """
-    played = player.play(case, names, split_seeds(settings["seed"], settings["split"], settings["episodes"]))
-    return {**about_case(case), **describe_played(played, names, settings["reference"], groups)}, played
 
 
 def compare_on_scenario(
     scenario: Scenario, names: Sequence[str], episodes: int, reference: str | None = None, quiet: bool = False
-) -> tuple[Json, list[Played]]:
-    """Play all policies on the same validation workloads of one scenario. Returns the results, and what was played."""
+) -> Json:
+    """The results of all policies on the same validation workloads of one scenario."""
     for name in names:
         find_policy(name)
     settings = {"split": "validation", "seed": 0, "episodes": episodes, "reference": reference or names[0]}
     played_scenario, warm_jobs = warm_started(scenario, "validation")
     case = Case(scenario.name, scenario.name, (), played_scenario, scenario.name, warm_jobs)
-    each, played = compare_on_case(case, names, settings, CasePlayer(quiet=quiet))
+    with open_player(None, 1, quiet) as player:
+        each = compare_on_case(case, names, settings, player)
     del settings["reference"]  # it is in the summary
-    return {**settings, "versions": versions(), **each}, played
+    return {**settings, "versions": versions(), **each}
 
 
 def decision_latency(
     name: str, case: Case, seed: np.random.SeedSequence, decisions: int = DECISIONS
 ) -> dict[str, float]:
-    """p50 and p99 of the time per decision (microseconds) over the first decisions of a workload, observation and all,
-    asked from Python one at a time, as a placement engine asks.
+    """p50 and p99 of the time per decision (microseconds), observation and all, over the first decisions of a workload.
 
-    A figure of this machine at this moment, so it is kept apart from the results that can be reproduced.
+    Asked from Python one at a time, as a placement engine asks: a figure of this machine at this moment.
     """
     sim, policy = loaded(case.scenario, case.scenario.draw(seed), sample=False), find_policy(name)
     layout = ActionLayout(len(sim.racks))

@@ -1,9 +1,6 @@
 """One function over many jobs: in this process, over processes of this machine, or over the nodes of a Ray cluster.
 
-    results = map_jobs(function, jobs, workers=8)              # a process pool
-    results = map_jobs(function, jobs, workers=0, ray=True)    # every core of the cluster that RAY_ADDRESS names
-
-    with fan_out(workers=8) as mapped:                         # the same processes for many calls
+    with fan_out(workers=8) as mapped:              # processes; workers=0, ray=True: every core of the Ray cluster
         results = mapped(function, jobs)
 
 A job that is lost with its machine is done again by Ray somewhere else, so functions must not depend on how often they
@@ -40,14 +37,13 @@ class Mapper(Protocol):
 
 @contextmanager
 def fan_out(workers: int, ray: bool = False) -> Iterator[Mapper]:
-    """A `map` over processes that stay until the block ends.
+    """A `map` over processes that stay until the block ends; what goes to them and comes back is pickled.
 
     Parameters
     ----------
     workers : jobs at a time; 0: as many as there are cores, 1 without Ray: no other process.
     ray : run on the Ray cluster that RAY_ADDRESS names, or on this machine if it names none.
 
-    Functions, jobs and results are pickled where there is more than one process.
     Raises `InputError` for a negative number of workers, or if Ray is asked for and not installed.
     """
     if workers < 0:
@@ -67,14 +63,6 @@ def fan_out(workers: int, ray: bool = False) -> Iterator[Mapper]:
             raise
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-def map_jobs(
-    function: Callable[[Job], Result], jobs: Iterable[Job], workers: int, ray: bool = False
-) -> Iterator[Result]:
-    """The results of one function over many jobs, in their order; see `fan_out`."""
-    with fan_out(workers, ray) as mapped:
-        yield from mapped(function, jobs)
 
 
 def _live_with_parent() -> None:
@@ -98,11 +86,9 @@ def connect_ray() -> Any:
         raise InputError("Ray", "", "no package ray", "pip install 'nvlenv[ray]'") from None
     if not ray.is_initialized():
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # A cluster of this machine alone has no reason to listen to others.
-        local: dict[str, Any] = (
-            {} if "RAY_ADDRESS" in os.environ else {"address": "local", "_node_ip_address": "127.0.0.1"}
-        )
-        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING, **local)
+        local: dict[str, Any] = {"address": "local", "_node_ip_address": "127.0.0.1"}  # with no ear for other machines
+        where = {} if "RAY_ADDRESS" in os.environ else local
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING, **where)
     return ray
 
 

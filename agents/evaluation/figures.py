@@ -15,32 +15,22 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from agents.evaluation.episodes import BOUND
-from agents.evaluation.summary import RUNNING_MEAN, Json, short_name
-from agents.evaluation.tables import candidates
+from agents.evaluation.statistics import RUNNING_MEAN, Json
+from agents.evaluation.tables import candidates, short_name
 from nvlenv.common.files import written_whole
 
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 CLASS_COLOURS = {
-    "inference": "#56B4E9",
-    "evaluation": "#CC79A7",
-    "post-training": "#009E73",
-    "pre-training": "#E69F00",
-    "hero": "#D55E00",
-    "single-node": "#CC79A7",
-    "debug": "#F0E442",
-    "spot": "#0072B2",
-}
+    "inference": "#56B4E9", "evaluation": "#CC79A7", "post-training": "#009E73", "pre-training": "#E69F00",
+    "hero": "#D55E00", "single-node": "#CC79A7", "debug": "#F0E442", "spot": "#0072B2",
+}  # fmt: skip
 FREE = "#EDF0F3"
 DASHES = ("-", "--", "-.", ":")
 MARKERS = "osD^vP*X"
 HATCHES = ("", "//", "xx", "..", "\\\\", "++", "oo", "--")
 STYLE: dict[Any, Any] = {
-    "font.size": 9.5,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "figure.dpi": 100,
-    "savefig.dpi": 150,
-}
+    "font.size": 9.5, "axes.titlesize": 11, "axes.titleweight": "bold", "figure.dpi": 100, "savefig.dpi": 150,
+}  # fmt: skip
 
 
 def style(k: int) -> dict[str, Any]:
@@ -66,8 +56,7 @@ def _axes(title: str, x: str, y: str, width: float = 8.0, height: float = 4.2) -
     with mpl.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(width, height))
         axes.set_title(title, loc="left", pad=10)
-        axes.set_xlabel(x)
-        axes.set_ylabel(y)
+        axes.set(xlabel=x, ylabel=y)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.set_axisbelow(True)
@@ -94,8 +83,7 @@ def decay_curve(results: Json, order: Sequence[str]) -> Figure:
         hours, mean, band = (np.array(curve[key]) for key in ("hours", "mean", "band"))
         axes.plot(hours, mean, label=short_name(name), linewidth=1.8, **style(k))
         axes.fill_between(hours, mean - band, mean + band, color=style(k)["color"], alpha=0.15, linewidth=0)
-    axes.set_ylim(bottom=0)
-    axes.set_xlim(left=0)
+    axes.set(xlim=(0, None), ylim=(0, None))
     axes.legend(frameon=False)
     workloads = len(next(iter(results["workloads"].values()))["cost"])
     note = f"mean over {workloads} workloads, running mean of {RUNNING_MEAN} samples; band: 95 % of the mean"
@@ -123,8 +111,7 @@ def frontier(results: Json, order: Sequence[str]) -> Figure:
             x["mean"], y["mean"], **bars, fmt=MARKERS[k % 8], color=OKABE_ITO[k % 8], markersize=8, elinewidth=0.9,
             alpha=0.9, label=short_name(name), zorder=3,
         )  # fmt: skip
-    axes.set_ylim(bottom=0)
-    axes.set_xlim(left=0)
+    axes.set(xlim=(0, None), ylim=(0, None))
     if axes.get_legend_handles_labels()[0]:  # below, because long names would lie on points and axis
         axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.45, -0.13))
     axes.annotate("better", (0.02, 0.03), xycoords="axes fraction", fontsize=9, color="#555555", style="italic")
@@ -134,9 +121,8 @@ def frontier(results: Json, order: Sequence[str]) -> Figure:
 def cost_terms(results: Json, order: Sequence[str]) -> Figure:
     """What each policy's cost is made of, with the pool without topology as a line."""
     names, policies = candidates(results["summary"]), results["summary"]["policies"]
-    figure, axes = _axes(
-        "Cost per GPU-hour of the cluster, by term", "cost", "", 8.0, max(3.0, 1.3 + 0.55 * len(names))
-    )
+    height = max(3.0, 1.3 + 0.55 * len(names))
+    figure, axes = _axes("Cost per GPU-hour of the cluster, by term", "cost", "", height=height)
     left = np.zeros(len(names))
     for k, term in enumerate(("waiting", "slowdown", "lost")):
         values = np.array([policies[name]["mean"][term] for name in names])
@@ -162,8 +148,8 @@ def waits_by_class(results: Json, order: Sequence[str]) -> Figure:
     names, policies = candidates(results["summary"]), results["summary"]["policies"]
     mean = policies[names[0]]["mean"]
     keys = [k for k in mean if k.startswith("wait_") and not k.endswith(("_p50", "_p95")) and mean[k] is not None]
-    known = list(CLASS_COLOURS)
-    keys.sort(key=lambda key: known.index(key.removeprefix("wait_")) if key.removeprefix("wait_") in known else -1)
+    rank = {f"wait_{name}": k for k, name in enumerate(CLASS_COLOURS)}
+    keys.sort(key=lambda key: rank.get(key, -1))
     figure, axes = _axes("Mean wait by class", "", "hours")
     least = 1 / 60
     for row, name in enumerate(names):
@@ -212,9 +198,8 @@ def rack_map(episode: Json, recordings: Mapping[str, Json]) -> Figure:
         picture, runs = np.zeros((gpus, hours + 1), np.uint8), recording["runs"]
         for job, start, end, spans in zip(runs["job"], runs["start"], runs["end"], runs["gpus"], strict=True):
             for first, count in zip(spans[::2], spans[1::2], strict=True):
-                picture[first : first + count, int(np.ceil(start)) : int(np.ceil(end))] = (
-                    episode["jobs"]["class"][job] + 1
-                )
+                when = slice(int(np.ceil(start)), int(np.ceil(end)))
+                picture[first : first + count, when] = episode["jobs"]["class"][job] + 1
         colormap = mpl.colors.ListedColormap(colours)
         axes.imshow(
             picture, cmap=colormap, vmin=-0.5, vmax=len(colours) - 0.5, aspect="auto", interpolation="nearest",
@@ -242,24 +227,15 @@ def class_colours(names: Sequence[str]) -> list[str]:
 
 
 def gaps(each: Json) -> dict[str, Json]:
-    """The share that every policy of a set closes of a gap to the pool without topology, where there is one.
-
-    Name -> interval; the reference itself is left out.
-    """
-    summary = each["summary"]
-    return {
-        name: summary["policies"][name]["gap_closed_interval"]
-        for name in candidates(summary)
-        if name != summary["reference"] and summary["policies"][name]["gap_closed"] is not None
-    }
+    """Policy -> interval of the share that it closes of the gap between the reference and the pool, if there is one."""
+    summary, rows = each["summary"], each["summary"]["policies"]
+    names = [name for name in candidates(summary) if name != summary["reference"]]
+    return {name: rows[name]["gap_closed_interval"] for name in names if rows[name]["gap_closed"] is not None}
 
 
 ONE_SET: dict[str, Callable[[Json, Sequence[str]], Figure]] = {
-    "decay": decay_curve,
-    "frontier": frontier,
-    "cost_terms": cost_terms,
-    "waits_by_class": waits_by_class,
-}
+    "decay": decay_curve, "frontier": frontier, "cost_terms": cost_terms, "waits_by_class": waits_by_class,
+}  # fmt: skip
 
 
 def draw_set(results: Json, order: Sequence[str], folder: Path) -> list[Path]:

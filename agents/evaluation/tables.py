@@ -1,15 +1,17 @@
-"""The summary of a set of workloads as people read it: in the terminal, in the README, in a model card."""
+"""The summary of a set of workloads as people read it, in tables and in words: terminal, documents, card, page."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+import numpy as np
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 
-from agents.evaluation.episodes import TRUE_DURATIONS
-from agents.evaluation.summary import Json, short_name
+from agents.evaluation.episodes import BOUND, TRUE_DURATIONS
+from agents.evaluation.statistics import Json, bootstrap
 
 WIDE = 180  # characters, where there is no terminal
 HEADS = (
@@ -40,6 +42,16 @@ class Terminal(Console):
             super().on_broken_pipe()
         except SystemExit:
             raise BrokenPipeError from None
+
+
+def short_name(name: str) -> str:
+    """How a policy is called in tables: a heuristic by its name, a file by its folder."""
+    if name.endswith(TRUE_DURATIONS):
+        return f"{short_name(name.removesuffix(TRUE_DURATIONS))}, true run times"
+    path = Path(name)
+    if path.suffix == ".npz":
+        return path.parent.name if path.stem == "policy" and path.parent.name else path.stem
+    return path.name if path.is_dir() else name
 
 
 def ranked(summary: Json) -> list[str]:
@@ -82,7 +94,7 @@ def summary_markdown(summary: Json, heads: Sequence[str] = HEADS) -> str:
     return "\n".join([rows[0], "|" + "|".join(rules) + "|", *rows[1:]])
 
 
-def summary_rows(summary: Json, heads: Sequence[str] = HEADS) -> list[list[str]]:
+def summary_rows(summary: Json, heads: Sequence[str]) -> list[list[str]]:
     """The texts under these heads, one row per policy, cheapest first."""
     return [[policy_row(summary, name)[head] for head in heads] for name in ranked(summary)]
 
@@ -95,7 +107,7 @@ def policy_row(summary: Json, name: str) -> dict[str, str]:
         "policy": short_name(name),
         "cost": f"{mean['cost']:.3f}",
         "difference [95 %]": "reference" if is_reference else span(row["difference"]),
-        "": "" if is_reference else VERDICTS[row["difference"]["verdict"]],
+        "": VERDICTS[row["difference"]["verdict"]],
         "gap closed": "" if is_reference else share_closed(row["gap_closed"]),
         "hero wait h": decimals(mean["hero_wait"], 1),
         "other wait h": decimals(mean["other_wait"], 2),
@@ -108,9 +120,7 @@ def policy_row(summary: Json, name: str) -> dict[str, str]:
 
 def share_closed(share: float | None) -> str:
     """The share of a gap that is closed; where it is widened instead, by how much says little."""
-    if share is None:
-        return "no gap"
-    return f"{100 * share:.0f} %" if share > -0.005 else "none"
+    return "no gap" if share is None else f"{100 * share:.0f} %" if share > -0.005 else "none"
 
 
 def decimals(value: float | None, digits: int) -> str:
@@ -120,6 +130,83 @@ def decimals(value: float | None, digits: int) -> str:
 
 def span(interval: Json) -> str:
     """A difference with its interval, as text."""
-    if interval["low"] is None or interval["high"] is None:
-        return f"{interval['mean']:+.3f}"
-    return f"{interval['mean']:+.3f} [{interval['low']:+.3f}, {interval['high']:+.3f}]"
+    known = interval["low"] is not None and interval["high"] is not None
+    return f"{interval['mean']:+.3f}" + (f" [{interval['low']:+.3f}, {interval['high']:+.3f}]" if known else "")
+
+
+# In words: what is better than what, by how much, and at whose cost
+
+
+def standing(each: Json, name: str) -> dict[str, list[str]]:
+    """The other policies that this one is cheaper than, ties with and is dearer than, where intervals say so."""
+    found: dict[str, list[str]] = {"better": [], "tie": [], "worse": []}
+    for other in candidates(each["summary"]):
+        if other != name:
+            found[VERDICTS[bootstrap(_difference(each, name, other)).verdict]].append(other)
+    return found
+
+
+def standing_in_words(each: Json, name: str) -> str:
+    """The same as a sentence."""
+    texts = {"better": "costs less than", "tie": "ties with", "worse": "costs more than"}
+    found = standing(each, name)
+    parts = [f"{texts[word]} {_listed(list(map(short_name, found[word])))}" for word in texts if found[word]]
+    return f"{short_name(name)} {_listed(parts)}." if parts else f"{short_name(name)} was compared with nothing else."
+
+
+def verdict_in_words(each: Json, name: str, label: str) -> str:
+    """What a policy changes against the reference of a set, in one or two sentences."""
+    reference, rows = each["summary"]["reference"], each["summary"]["policies"]
+    if name == reference:
+        return f"On {label}, no policy was found that costs less than {short_name(reference)}."
+    mine, theirs, difference = rows[name]["mean"], rows[reference]["mean"], rows[name]["difference"]
+    if difference["verdict"] == "tie":
+        first = f"On {label}, {short_name(name)} ties with {short_name(reference)}: the difference is within chance."
+    else:
+        share = abs(difference["mean"]) / max(1e-12, float(theirs["cost"]))
+        word = "less" if difference["verdict"] == "lower" else "more"
+        first = f"On {label}, {short_name(name)} costs {100 * share:.0f} % {word} than {short_name(reference)}."
+    waits = [
+        f"{who} wait {hours(mine[key])} instead of {hours(theirs[key])}"
+        for key, who in (("hero_wait", "heroes"), ("other_wait", "all other jobs"))
+        if mine[key] is not None and theirs[key] is not None
+    ]
+    return f"{first} {capitalised(_listed(waits))}." if waits else first
+
+
+def hours(value: float) -> str:
+    """A wait as people say it."""
+    if value < 1:
+        return f"{60 * value:.0f} min"
+    return f"{value:.1f} h" if value < 48 else f"{value / 24:.1f} days"
+
+
+def gap_in_words(each: Json, name: str) -> str:
+    """How much of what topology costs is left."""
+    row, bound = each["summary"]["policies"][name], each["summary"]["references"][BOUND]["cost"]
+    left = f"The same GPUs as one pool without topology, queued the baseline's way, would cost {bound:.3f}"
+    if row["gap_closed"] is None or name == each["summary"]["reference"]:
+        return f"{left}."
+    return f"{left}; {short_name(name)} closes {share_closed(row['gap_closed'])} of the gap to it."
+
+
+def typical_workload(each: Json, name: str, other: str) -> int:
+    """The workload on which two policies differ about as much as on average."""
+    difference = _difference(each, name, other)
+    return int(np.argmin(np.abs(difference - difference.mean())))
+
+
+def _difference(each: Json, name: str, other: str) -> np.ndarray:
+    """What a policy costs more than another, (n,) by workload."""
+    mine, theirs = (np.array(each["workloads"][n]["cost"], np.float64) for n in (name, other))
+    return mine - theirs
+
+
+def capitalised(text: str) -> str:
+    """A sentence with its first letter large."""
+    return text[0].upper() + text[1:]
+
+
+def _listed(parts: list[str]) -> str:
+    """a, b and c."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}" if parts else ""

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -32,14 +32,11 @@ from sb3_contrib.common.maskable.buffers import MaskableDictRolloutBuffer, Maska
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import explained_variance
-from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvStepReturn
+from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices
 from torch import Tensor
 
 from agents.evaluation.fanout import THREADS, connect_ray
-from agents.learning.config import TrainConfig
-from agents.learning.memory import keep_freed_memory
-from agents.learning.model import make_env, make_model
-from agents.learning.policy import PlacementPolicy, network_of
+from agents.learning.model import PlacementPolicy, TrainConfig, make_env, make_model, network_of, prepare_process
 from nvlenv.common.errors import InputError
 from nvlenv.envs.env import Observation, action_space, observation_space
 from nvlenv.envs.scenario import load_scenario
@@ -73,10 +70,7 @@ class Gradient:
 
 
 class Worker:
-    """Worker number `rank` of a run, with so many of its simulators; lives in a process of its own, maybe far away.
-
-    `parts` : minibatches into which each worker cuts its rollout.
-    """
+    """Worker `rank` of a run, a process maybe far away: it plays so many simulators, and cuts rollouts into `parts`."""
 
     def __init__(self, config: TrainConfig, rank: int, envs: int, parts: int) -> None:
         self.config, self.rank, self.envs, self.parts = config, rank, envs, parts
@@ -95,8 +89,7 @@ class Worker:
             seed = int(np.random.SeedSequence((seed, self.rank, done_steps)).generate_state(1)[0])
         # Weights come from the learner; the file that it began with may not be on this machine.
         config = self.config.model_copy(update={"seed": seed, "envs": self.envs, "init": ""})
-        torch.set_num_threads(1)
-        keep_freed_memory()
+        prepare_process(threads=1)
         model = make_model(config, make_env(config))
         model._setup_learn(config.steps, self.infos)
         self.begun_at = done_steps
@@ -126,8 +119,7 @@ class Worker:
         assert isinstance(buffer, MaskableDictRolloutBuffer)
         if part == 0:
             self.batches = buffer.get(-(-buffer.buffer_size * buffer.n_envs // self.parts))
-        batch = next(self.batches, None)
-        if batch is None:
+        if (batch := next(self.batches, None)) is None:
             return None
         _load(self.model, weights)
         return minibatch_gradient(self.model, batch)
@@ -192,31 +184,26 @@ class RemoteEnvs(VecEnv):
         racks = max(load_scenario(name, config.overrides).cluster_spec().racks for name in config.scenarios)
         super().__init__(config.envs, observation_space(racks), action_space(racks))
         self.parts = minibatches_of(config)
-        actor = self.ray.remote(Worker).options(
-            num_cpus=1,
-            max_restarts=-1,
-            max_task_retries=-1,
-            scheduling_strategy="SPREAD",
+        actor = self.ray.remote(
+            num_cpus=1, max_restarts=-1, max_task_retries=-1, scheduling_strategy="SPREAD",
             runtime_env={"env_vars": THREADS},
-        )
+        )(Worker)  # fmt: skip
         shares = [len(share) for share in np.array_split(np.arange(config.envs), workers)]
         self.workers = [actor.remote(config, rank, envs, self.parts) for rank, envs in enumerate(shares)]
 
     def play(self, weights: Arrays, done_steps: int) -> list[Rollout]:
         """One rollout of every worker, in their order."""
-        shared = self._sent(weights)
-        played: list[Rollout] = self.ray.get([worker.play.remote(shared, done_steps) for worker in self.workers])
-        return played
+        return self._asked("play", weights, done_steps)
 
     def gradients(self, weights: Arrays, part: int) -> list[Gradient]:
         """The gradients of those workers that have something to learn from, in their order."""
-        shared = self._sent(weights)
-        answers = self.ray.get([worker.gradient.remote(shared, part) for worker in self.workers])
-        return [answer for answer in answers if answer is not None]
+        return [answer for answer in self._asked("gradient", weights, part) if answer is not None]
 
-    def _sent(self, weights: Arrays) -> Any:
-        """Weights as the workers' methods take them. Small ones go with the call, which halves the trip."""
-        return weights if sum(array.nbytes for array in weights.values()) < WITH_CALL else self.ray.put(weights)
+    def _asked(self, method: str, weights: Arrays, number: int) -> list[Any]:
+        """Every worker's answer. Small weights go with the call, which halves the trip."""
+        small = sum(array.nbytes for array in weights.values()) < WITH_CALL
+        shared = weights if small else self.ray.put(weights)
+        return list(self.ray.get([getattr(worker, method).remote(shared, number) for worker in self.workers]))
 
     def close(self) -> None:
         """End the workers' processes."""
@@ -229,31 +216,21 @@ class RemoteEnvs(VecEnv):
         spaces = self.observation_space.spaces  # type: ignore[attr-defined]
         return {name: np.zeros((self.num_envs, *space.shape), np.float32) for name, space in spaces.items()}
 
-    def step_async(self, actions: NDArray[np.int64]) -> None:
-        """Nobody steps the simulators from here."""
-        raise NotImplementedError("the simulators are stepped by the workers: use DistributedPPO")
+    def refused(self, *_: Any, **__: Any) -> NoReturn:
+        """Nobody steps, changes or calls the simulators from here."""
+        raise NotImplementedError("simulators are set up by their scenario and stepped by workers: use DistributedPPO")
 
-    def step_wait(self) -> VecEnvStepReturn:
-        """Nobody steps the simulators from here."""
-        raise NotImplementedError("the simulators are stepped by the workers: use DistributedPPO")
+    step_async = step_wait = set_attr = env_method = refused
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """What SB3 asks of every environment, without a value; other attributes live elsewhere."""
         if attr_name not in ("render_mode", "spec"):
             raise AttributeError(f"RemoteEnvs has no attribute {attr_name!r}; the simulators live elsewhere")
-        return [None for _ in self._get_indices(indices)]
-
-    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Refused: simulators are set up by their scenario."""
-        raise InputError("RemoteEnvs.set_attr", attr_name, value, "nothing: simulators are set up by their scenario")
-
-    def env_method(self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **_: Any) -> list[Any]:
-        """Refused: the simulators live elsewhere."""
-        raise InputError("RemoteEnvs.env_method", method_name, "a call", "nothing: the simulators live elsewhere")
+        return [None] * len(list(self._get_indices(indices)))
 
     def env_is_wrapped(self, wrapper_class: Any, indices: VecEnvIndices = None) -> list[bool]:
         """(N,) False: nothing is wrapped here."""
-        return [False for _ in self._get_indices(indices)]
+        return [False] * len(list(self._get_indices(indices)))
 
 
 class DistributedPPO(MaskablePPO):
@@ -263,16 +240,12 @@ class DistributedPPO(MaskablePPO):
 
     def weights(self) -> Arrays:
         """The network's parameters by name, float32, sharing memory with it."""
-        return {name: tensor.detach().numpy() for name, tensor in network_of(self).state_dict().items()}
+        return {name: tensor.numpy() for name, tensor in network_of(self).state_dict().items()}
 
     def collect_rollouts(  # type: ignore[override]
-        self,
-        env: RemoteEnvs,
-        callback: BaseCallback,
-        rollout_buffer: RolloutBuffer,
-        n_rollout_steps: int,
+        self, env: RemoteEnvs, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_rollout_steps: int,
         use_masking: bool = True,
-    ) -> bool:
+    ) -> bool:  # fmt: skip
         """Let the workers play, and tell the callbacks step by step what happened. The buffer stays empty."""
         callback.on_rollout_start()
         played = env.play(self.weights(), self.num_timesteps)

@@ -1,4 +1,4 @@
-"""The network: one scorer shared by all racks, with what they have in common pooled (Deep Sets).
+"""The network, and its files: one scorer shared by all racks, with what they have in common pooled (Deep Sets).
 
 Any number of racks, and equivariant to their order. The first layer is split, so that job and cluster features are
 multiplied once and not once per rack; the encoder is shared by actor and critic.
@@ -6,19 +6,32 @@ multiplied once and not once per rack; the encoder is shared by actor and critic
 On top of it a *prior*, linear in the features, makes the untrained network's favourite the best known simple heuristic:
 best fit, racks and GPUs kept for the most urgent waiting job of a slice or more, racks opened where they are cheapest.
 What is learned is the residual, and the prior itself may move.
+
+It goes into policy files and into ONNX models, whose inputs and outputs `python -m agents.export --help` names.
 """
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import torch
+import yaml
 from numpy.typing import NDArray
+from sb3_contrib import MaskablePPO
 from torch import Tensor, nn
 
 from nvlenv.common.errors import InputError
-from nvlenv.policies.observation import CLUSTER_FEATURES, JOB_FEATURES, N_CLUSTER, N_JOB, N_RACK, RACK_FEATURES, Feature
+from nvlenv.common.files import written_whole
+from nvlenv.policies.inference import LOGIT_GRID
+from nvlenv.policies.learned import read_policy_file, save_policy
+from nvlenv.policies.observation import CLUSTER_FEATURES, JOB_FEATURES, N_CLUSTER, N_JOB, N_RACK, RACK_FEATURES
 
 Array = NDArray[np.float64]
+LICENCE = "Apache-2.0"
+OPSET = 17  # of ONNX; read by onnxruntime >= 1.13
 PLACE, OPEN, FILL, HOLD = 0, 1, 0, 1  # columns of the two heads
 
 # Logits of the prior: what it multiplies each feature with, and a constant for every action. Its favourite is what
@@ -40,18 +53,10 @@ PRIOR_GLOBAL = (
 PRIOR_CONSTANT = {"place": -20.0, "open": -6.0, "fill": -46.0, "hold": -42.0}
 
 
-def _index(features: tuple[Feature, ...], name: str) -> int:
-    return [f.name for f in features].index(name)
-
-
 class PlacementNetwork(nn.Module):
-    """Observation -> logits (B, 2R + 2) in the action layout, and value (B,).
+    """Observation -> logits (B, 2R + 2) in the action layout, and value (B,). `hidden`: width of both layers.
 
     Logits of padded racks mean nothing; the mask has none of their actions.
-
-    Parameters
-    ----------
-    hidden : width of both layers.
     """
 
     def __init__(self, hidden: int = 32) -> None:
@@ -73,11 +78,12 @@ class PlacementNetwork(nn.Module):
         self._set_prior()
 
     def _set_prior(self) -> None:
+        of_rack, of_all = ([f.name for f in each] for each in (RACK_FEATURES, JOB_FEATURES + CLUSTER_FEATURES))
         with torch.no_grad():
             for action, name, weight in PRIOR_RACK:
-                self.prior_rack.weight[action, _index(RACK_FEATURES, name)] = weight
+                self.prior_rack.weight[action, of_rack.index(name)] = weight
             for action, name, weight in PRIOR_GLOBAL:
-                self.prior_global.weight[action, _index(JOB_FEATURES + CLUSTER_FEATURES, name)] = weight
+                self.prior_global.weight[action, of_all.index(name)] = weight
             self.prior_rack.bias[:] = torch.tensor([PRIOR_CONSTANT["place"], PRIOR_CONSTANT["open"]])
             self.prior_global.bias[:] = torch.tensor([PRIOR_CONSTANT["fill"], PRIOR_CONSTANT["hold"]])
 
@@ -118,13 +124,13 @@ PARAMETERS = {
 }  # fmt: skip
 
 
-def network_arrays(network: PlacementNetwork) -> dict[str, NDArray[np.float64]]:
+def network_arrays(network: PlacementNetwork) -> dict[str, Array]:
     """The actor's arrays as a policy file keeps them."""
     state = network.state_dict()
     return {name: state[key].detach().double().numpy().T.copy() for name, key in PARAMETERS.items()}
 
 
-def load_arrays(network: PlacementNetwork, arrays: dict[str, NDArray[np.float64]], source: str) -> None:
+def load_arrays(network: PlacementNetwork, arrays: dict[str, Array], source: str) -> None:
     """Set the actor to the arrays of a policy file, the critic stays.
 
     A narrower file fills the first units; the others keep what they are but reach neither these nor any logit, so that
@@ -139,18 +145,80 @@ def load_arrays(network: PlacementNetwork, arrays: dict[str, NDArray[np.float64]
     network.load_state_dict(state)
 
 
-def _embedded(narrow: NDArray[np.float64], wide: NDArray[np.float64], hidden: int, room: int) -> NDArray[np.float64]:
-    """`narrow` inside `wide`, both inputs first, where every run of `hidden` entries has `room` entries."""
-    out = wide.copy()
-    places = [
-        _places(size, size != larger, hidden, room) for size, larger in zip(narrow.shape, wide.shape, strict=True)
-    ]
+def _embedded(narrow: Array, wide: Array, hidden: int, room: int) -> Array:
+    """`narrow` inside `wide`, both inputs first: on an axis of units a run of `hidden` of them takes `room` places."""
+    out, places = wide.copy(), [np.arange(size) for size in narrow.shape]
+    for axis, at in enumerate(places):
+        if narrow.shape[axis] != wide.shape[axis]:
+            places[axis] = at // hidden * room + at % hidden
     out[..., places[-1]] = 0.0  # from no unit but the file's
     out[np.ix_(*places)] = narrow
     return out
 
 
-def _places(size: int, units: bool, hidden: int, room: int) -> NDArray[np.int64]:
-    """Where the entries of an axis of the narrow network are in the wide one; units come in runs of `hidden`."""
-    at = np.arange(size)
-    return at // hidden * room + at % hidden if units else at
+def export_policy(network: PlacementNetwork, path: str | Path, manifest: dict[str, Any]) -> None:
+    """Write the actor as a policy file, whole or not at all."""
+    save_policy(path, network_arrays(network), {"licence": LICENCE, **manifest})
+
+
+class _Actor(nn.Module):
+    """The network without its value, in float64 and rounded as the policy file computes it."""
+
+    def __init__(self, network: PlacementNetwork) -> None:
+        super().__init__()
+        self.network = PlacementNetwork(network.hidden)
+        self.network.load_state_dict(network.state_dict())
+        self.double().eval()
+
+    def forward(self, racks: Tensor, job: Tensor, cluster: Tensor, mask: Tensor) -> Tensor:
+        logits, _ = self.network(racks.double(), job.double(), cluster.double())
+        rounded: Tensor = torch.floor(logits * LOGIT_GRID + 0.5) / LOGIT_GRID
+        return rounded.masked_fill(~mask, float("-inf"))
+
+
+def export_onnx(network: PlacementNetwork, path: str | Path) -> None:
+    """Write the actor as an ONNX model with any number of racks. Needs the extra `onnx`."""
+    try:
+        import onnx  # noqa: F401
+    except ImportError:
+        raise InputError("--onnx", "", "no package onnx", "pip install 'nvlenv[onnx]'") from None
+    example = (torch.ones(2, 8, N_RACK), torch.zeros(2, N_JOB), torch.zeros(2, N_CLUSTER), torch.ones(2, 18).bool())
+    axes = {
+        "racks": {0: "batch", 1: "racks"}, "job": {0: "batch"}, "cluster": {0: "batch"},
+        "mask": {0: "batch", 1: "actions"}, "logits": {0: "batch", 1: "actions"},
+    }  # fmt: skip
+    *inputs, output = axes
+    with written_whole(path) as part, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter warns about its own deprecation
+        torch.onnx.export(
+            _Actor(network), example, str(part), input_names=inputs, output_names=[output], dynamic_axes=axes,
+            opset_version=OPSET, dynamo=False,
+        )  # fmt: skip
+
+
+def load_network(run: Path) -> tuple[PlacementNetwork, dict[str, Any]]:
+    """The network of a run's folder (its best policy, else its state), policy file or model.zip, and its manifest."""
+    candidates = [run / "policy.npz", run / "model.zip"] if run.is_dir() else [run]
+    source = next((file for file in candidates if file.is_file()), None)
+    if source is None:
+        found = "neither policy.npz nor model.zip" if run.is_dir() else "no such file or folder"
+        raise InputError(run, "", found, "the folder of a training run")
+    if source.suffix == ".zip":
+        return _load_model(source)
+    arrays, manifest = read_policy_file(source)
+    network = PlacementNetwork(arrays["in_bias"].size)
+    load_arrays(network, arrays, str(source))
+    return network, manifest
+
+
+def _load_model(model: Path) -> tuple[PlacementNetwork, dict[str, Any]]:
+    try:
+        policy = MaskablePPO.load(model, device="cpu").policy
+    except Exception as error:  # whatever unpickling a foreign file leads to
+        found = f"a file that cannot be read ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
+        raise InputError(model, "", found, "model.zip of a training run") from None
+    network = getattr(policy, "network", None)
+    if not isinstance(network, PlacementNetwork):
+        raise InputError(model, "", f"a model with the policy {type(policy).__name__}", "model.zip of a training run")
+    config = model.parent / "config.yaml"
+    return network, {"config": yaml.safe_load(config.read_text("utf-8"))} if config.is_file() else {}

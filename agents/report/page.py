@@ -15,9 +15,20 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from agents.evaluation.figures import ONE_SET, gap_by_set, gaps, rack_map, save_into
-from agents.evaluation.summary import short_name
-from agents.evaluation.tables import HEADS, VERDICTS, candidates, decimals, policy_row, ranked, span
-from agents.evaluation.words import gap_in_words, hours, standing_in_words, verdict_in_words
+from agents.evaluation.tables import (
+    HEADS,
+    VERDICTS,
+    candidates,
+    decimals,
+    gap_in_words,
+    hours,
+    policy_row,
+    ranked,
+    short_name,
+    span,
+    standing_in_words,
+    verdict_in_words,
+)
 
 Json = dict[str, Any]
 SCRIPTS = ("state.js", "words.js", "draw.js", "app.js")

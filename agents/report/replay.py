@@ -6,19 +6,17 @@ its reasons, and the totals; assets/state.js reads them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from agents.evaluation.cases import Case, make_case
 from agents.evaluation.compare import name_on_case, policy_fingerprint
-from agents.evaluation.episodes import Metrics, find_policy, loaded, measure, split_seeds
+from agents.evaluation.episodes import Case, Metrics, find_policy, loaded, make_case, measure, split_seeds
 from agents.evaluation.figures import class_colours
-from agents.evaluation.summary import known, short_name
-from agents.evaluation.tables import candidates
-from agents.evaluation.words import typical_workload
+from agents.evaluation.statistics import known
+from agents.evaluation.tables import candidates, short_name, typical_workload
 from nvlenv.cluster.types import Mode, NodeEventKind, Workload
 from nvlenv.common.errors import InputError
 from nvlenv.envs.scenario import Episode
@@ -31,7 +29,14 @@ Json = dict[str, Any]
 KINDS = ("place", "open", "fill", "hold")
 ENDS = ("done", "evicted", "moved", "failed", "running")  # how a run ended; the last: it did not
 TOTALS = ("waiting", "slowdown", "lost", "stall", "evictions")  # of the simulator's clock
-Columns = dict[str, list[Any]]
+RUN = ("job", "start", "end", "ended", "gpus")
+DECISION = (
+    "time", "job", "kind", "rack", "places", "opens", "free", "least", "most", "evicted", "moved", "hero", "shadow",
+    "sure",
+)  # fmt: skip
+SAMPLE = ("time", "free", "slots", *TOTALS)
+# Nodes that take no pods any more.
+DOWN = {NodeEventKind.FAIL: 1, NodeEventKind.REPAIR: -1, NodeEventKind.CORDON: 1, NodeEventKind.UNCORDON: -1}
 
 
 def replay_of(results: Json, wanted: Sequence[str] = (), workload: int | None = None) -> dict[str, Any]:
@@ -136,15 +141,11 @@ class Recorder:
         self.layout = ActionLayout(len(sim.racks))
         self.jobs = sim.jobs[: int(sim.clock[0]["n_jobs"])]
         self.status, self.start = self.jobs["status"].copy(), self.jobs["start"].copy()
-        self.open: dict[int, int] = {}  # running job -> its run
-        self.runs: Columns = {"job": [], "start": [], "end": [], "ended": [], "gpus": []}
-        self.decisions: Columns = {
-            key: [] for key in ("time", "job", "kind", "rack", "places", "opens", "free", "least", "most", "evicted",
-                                "moved", "hero", "shadow", "sure")
-        }  # fmt: skip
+        self.runs: list[Json] = []
+        self.decisions: list[Json] = []
+        self.samples: list[Json] = []
+        self.open: dict[int, Json] = {}  # running job -> its run
         self.held: set[int] = set()  # jobs whose present wait has been explained
-        names = ("time", "free", "slots", *TOTALS)
-        self.samples: Columns = {name: [] for name in names}
         self._again = False  # the job of the last decision is up again
 
     def play(self) -> None:
@@ -160,23 +161,31 @@ class Recorder:
             self._notice(at_decision=False)
         self._sample()
         for run in self.open.values():
-            self.runs["end"][run], self.runs["ended"][run] = float(sim.clock[0]["horizon"]), ENDS.index("running")
+            run |= {"end": float(sim.clock[0]["horizon"]), "ended": ENDS.index("running")}
 
     def _decide(self) -> None:
         sim, c = self.sim, self.sim.clock[0]
         decision = Decision(sim, sim.mask, self.layout)
         action = int(self.policy(decision))
         kind = KINDS.index(self.layout.describe(action).split("[")[0])
-        job, before = int(c["current"]), (int(c["evictions"]), int(c["moves"]))
-        if kind == 3 and job in self.held:
-            self._again = bool(apply(sim, action))
-            self._notice(at_decision=True)
-            return
+        job, evictions, moves = int(c["current"]), int(c["evictions"]), int(c["moves"])
+        told = kind < 3 or job not in self.held
+        row = self._row(decision, action, kind) if told else {}
+        self._again = bool(apply(sim, action))
+        if told:
+            row |= {"evicted": int(c["evictions"]) - evictions, "moved": int(c["moves"]) - moves}
+            self.decisions.append(row)
+        (self.held.add if kind == 3 else self.held.discard)(job)
+        self._notice(at_decision=True)
+
+    def _row(self, decision: Decision, action: int, kind: int) -> Json:
+        """What a decision was made from."""
+        sim, c = self.sim, self.sim.clock[0]
+        job, hero = int(c["current"]), int(c["target"])
         places, opens = sim.mask[: self.layout.racks], sim.mask[self.layout.racks : self.layout.fill]
         free = sim.cap[: self.layout.racks, 1][places]
         rack = action % self.layout.racks if kind < 2 else -1
-        hero = int(c["target"])
-        row = {
+        return {
             "time": _short(c["now"]),
             "job": job,
             "kind": kind,
@@ -184,18 +193,12 @@ class Recorder:
             "places": int(places.sum()),
             "opens": int(opens.sum()),
             "free": int(sim.cap[rack, 1]) if rack >= 0 else -1,
-            "least": int(free.min(initial=10**6)) if len(free) else -1,
+            "least": int(free.min()) if len(free) else -1,
             "most": int(free.max(initial=-1)),
             "hero": hero if hero != job else -1,
             "shadow": known(round(float(c["shadow"]), 2)),
             "sure": self._sure(decision, action),
         }
-        self._again = bool(apply(sim, action))
-        row |= {"evicted": int(c["evictions"]) - before[0], "moved": int(c["moves"]) - before[1]}
-        for name, value in row.items():
-            self.decisions[name].append(value)
-        (self.held.add if kind == 3 else self.held.discard)(job)
-        self._notice(at_decision=True)
 
     def _sure(self, decision: Decision, action: int) -> float | None:
         """The probability that a network gives its action; None for heuristics."""
@@ -218,30 +221,22 @@ class Recorder:
                 else:
                     self._end(int(j), float(job["queued"]), "evicted" if at_decision else "failed")
             if job["status"] == RUNNING:
-                self._begin(int(j), float(job["start"]))
+                gpus = _spans(np.flatnonzero(self.sim.gpu_job == j))
+                self.open[int(j)] = {"job": int(j), "start": _short(job["start"]), "gpus": gpus}
+                self.runs.append(self.open[int(j)])
         self.status, self.start = self.jobs["status"].copy(), self.jobs["start"].copy()
 
-    def _begin(self, job: int, start: float) -> None:
-        self.open[job] = len(self.runs["job"])
-        for name, value in (("job", job), ("start", _short(start)), ("end", None), ("ended", None)):
-            self.runs[name].append(value)
-        self.runs["gpus"].append(_spans(np.flatnonzero(self.sim.gpu_job == job)))
-
     def _end(self, job: int, end: float, how: str) -> None:
-        run = self.open.pop(job)
-        self.runs["end"][run], self.runs["ended"][run] = _short(end), ENDS.index(how)
+        self.open.pop(job).update(end=_short(end), ended=ENDS.index(how))
 
     def _sample(self) -> None:
-        c, times = self.sim.clock[0], self.samples["time"]
-        now = _short(c["now"])
-        if times and times[-1] == now:  # the last word on an instant counts
-            for column in self.samples.values():
-                column.pop()
-        times.append(now)
-        self.samples["free"].append(int(self.sim.cap[-1, 1]))
-        self.samples["slots"].append(int(self.sim.slots[0, SLOT_SIZES.index(16)]))
-        for name in TOTALS:
-            self.samples[name].append(float(f"{float(c[name]):.7g}"))
+        c = self.sim.clock[0]
+        row: Json = {name: float(f"{float(c[name]):.7g}") for name in TOTALS}
+        row |= {"time": _short(c["now"]), "free": int(self.sim.cap[-1, 1])}
+        row["slots"] = int(self.sim.slots[0, SLOT_SIZES.index(16)])
+        if self.samples and self.samples[-1]["time"] == row["time"]:  # the last word on an instant counts
+            self.samples.pop()
+        self.samples.append(row)
 
 
 def record(name: str, case: Case, episode: Episode) -> tuple[dict[str, Any], Metrics]:
@@ -249,24 +244,19 @@ def record(name: str, case: Case, episode: Episode) -> tuple[dict[str, Any], Met
     sim = loaded(case.scenario, episode, case.warm_jobs, sample=False)
     recorder = Recorder(sim, find_policy(name))
     recorder.play()
-    what = {"runs": recorder.runs, "decisions": recorder.decisions, "samples": recorder.samples}
-    return what, measure(sim, episode.workload.class_names)
+    kept = {
+        "runs": (RUN, recorder.runs),
+        "decisions": (DECISION, recorder.decisions),
+        "samples": (SAMPLE, recorder.samples),
+    }
+    columns = {what: {name: [row[name] for row in rows] for name in names} for what, (names, rows) in kept.items()}
+    return columns, measure(sim, episode.workload.class_names)
 
 
 def describe_episode(case: Case, episode: Episode) -> dict[str, Any]:
     """What all policies have in common: the cluster, its failures, and the jobs."""
     spec, work, sim = episode.cluster, episode.workload, loaded(case.scenario, episode, case.warm_jobs, sample=False)
-    c = sim.clock[0]
-    heights = spec.rack_parents.shape[1]
-    down = {int(NodeEventKind.FAIL): 1, int(NodeEventKind.REPAIR): -1,
-            int(NodeEventKind.CORDON): 1, int(NodeEventKind.UNCORDON): -1}  # fmt: skip
-    events = [
-        [_short(time), int(node), down[int(kind)]]
-        for time, node, kind in zip(
-            episode.node_events.time, episode.node_events.node, episode.node_events.kind, strict=True
-        )
-        if int(kind) in down
-    ]
+    c, events = sim.clock[0], episode.node_events
     return {
         "hours": _short(c["horizon"]),
         "from": _short(c["measure_from"]),
@@ -275,19 +265,23 @@ def describe_episode(case: Case, episode: Episode) -> dict[str, Any]:
         "hero": int(c["hero_gpus"]),
         "width": spec.gpus_per_node,
         "racks": np.bincount(spec.node_rack, minlength=spec.racks).tolist(),
-        "blocks": spec.rack_parents[:, -1].tolist() if heights else [0] * spec.racks,
+        "blocks": spec.rack_parents[:, -1].tolist() if spec.rack_parents.shape[1] else [0] * spec.racks,
         "node_gpus": spec.node_gpus.tolist(),
         "cordoned": np.flatnonzero(spec.cordoned).tolist(),
-        "node_events": events,
+        "node_events": [
+            [_short(time), int(node), DOWN[NodeEventKind(kind)]]
+            for time, node, kind in zip(events.time, events.node, events.kind, strict=True)
+            if kind in DOWN
+        ],
         "classes": list(work.class_names),
         "weights": list(case.scenario.class_weights()),
         "jobs": {
-            "submit": _rounded(work.submit),
+            "submit": [_short(hour) for hour in work.submit],
             "gpus": work.gpus.tolist(),
             "class": work.job_class.tolist(),
             "priority": work.priority.tolist(),
             "slice": np.where(work.slice_gpus > 0, work.slice_gpus, work.gpus).tolist(),
-            "estimate": _rounded(work.estimate),
+            "estimate": [_short(hour) for hour in work.estimate],
         },
         "modes": [mode.name.lower() for mode in Mode],
     }
@@ -295,10 +289,6 @@ def describe_episode(case: Case, episode: Episode) -> dict[str, Any]:
 
 def _short(hour: float) -> float:
     return round(float(hour), 4)
-
-
-def _rounded(hours: Iterable[float]) -> list[float]:
-    return [_short(hour) for hour in hours]
 
 
 def _spans(slots: np.ndarray) -> list[int]:

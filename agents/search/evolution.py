@@ -1,4 +1,4 @@
-"""Evolution of a policy's prior by CMA-ES: the experiment, what goes from one generation to the next, the search.
+"""Evolution of a policy's prior by CMA-ES: the experiment, what it searches and plays, and how it goes on.
 
 An evolution that goes on asks for nothing again. A setting, scenario or policy file that is no longer what it was would
 make it another experiment, and is refused.
@@ -14,23 +14,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from agents.evaluation.cases import evaluation_scenario
 from agents.evaluation.compare import versions
-from agents.evaluation.episodes import SPLITS, find_policy, split_scenario, split_seeds
-from agents.learning.export import LICENCE
-from agents.learning.network import PlacementNetwork, network_arrays
+from agents.evaluation.episodes import SPLITS, evaluation_scenario, find_policy, split_scenario
+from agents.learning.network import LICENCE, PlacementNetwork, network_arrays
 from nvlenv.common.errors import InputError
 from nvlenv.common.files import write_json, written_whole
 from nvlenv.envs.scenario import Scenario, prepare
 from nvlenv.policies.learned import Arrays, LearnedPolicy, fingerprint, read_policy_file, save_policy
-from nvlenv.policies.play import play
-from nvlenv.policies.resolver import baseline_name
+from nvlenv.policies.resolver import baseline_name, play
 from nvlenv.simulator.decision import Policy
 from nvlenv.simulator.state import Sim
 
@@ -85,67 +82,6 @@ def first_arrays(init: str) -> Arrays:
     return {name: array if name.startswith("prior") else np.zeros_like(array) for name, array in arrays.items()}
 
 
-def scenario_digests(experiment: Experiment) -> list[str]:
-    """Of its scenarios, as they are now."""
-    return [evaluation_scenario(name).digest() for name, _ in experiment.scenarios]
-
-
-@dataclass(frozen=True)
-class Given:
-    """What a command line says of an evolution; what it does not say is as it was, or as usual."""
-
-    settings: dict[str, Any]  # by the names of `Experiment`
-    generations: int | None  # in all
-
-
-def check_same(given: Given, out: Path, progress: Progress) -> None:
-    """Raise `InputError` for an option that says otherwise than the state, and for a file that is not what it was."""
-    experiment, done = progress.experiment, len(progress.history)
-    began = f"as the evolution in {out} began"
-    for name, value in given.settings.items():
-        kept = getattr(experiment, name)
-        if value != kept:
-            raise InputError(f"--{name}", "", _told(value), f"{_told(kept)}, {began}")
-    init = given.settings.get("init")
-    if init and fingerprint(first_arrays(init)) != fingerprint(progress.start):
-        raise InputError("--init", "", f"{init} with other arrays", f"those of then, {began}; or no --init")
-    for (name, _), now, then in zip(experiment.scenarios, scenario_digests(experiment), progress.digests, strict=True):
-        if now != then:
-            raise InputError("--resume", name, "a scenario that has changed", f"the one of then, {began}")
-    if given.generations is not None and given.generations < done:
-        raise InputError("--generations", "", given.generations, f"at least the {done} that are done")
-
-
-def _told_scenario(scenario: tuple[str, int]) -> str:
-    return f"{scenario[0]}:{scenario[1]}"
-
-
-def _told(value: Any) -> str:
-    """A setting as it is typed."""
-    return " ".join(map(_told_scenario, value)) if isinstance(value, tuple) else str(value) or "none"
-
-
-def _has_fields(kept: Any, kind: type[Progress | Experiment]) -> bool:
-    return isinstance(kept, dict) and kept.keys() == {each.name for each in fields(kind)}
-
-
-def read_state(path: Path) -> Progress:
-    """What `write_state` wrote. Raises `InputError` for anything else."""
-    try:
-        kept = pickle.loads(path.read_bytes())  # as SB3's model.zip: a run's own file, not a user's
-    except (pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError, ValueError) as error:
-        raise InputError(path, "", f"a file that cannot be read ({error})", "the state of an evolution") from None
-    if not (_has_fields(kept, Progress) and _has_fields(kept["experiment"], Experiment)):
-        raise InputError(path, "", "the state of another version", "one of this version; begin anew in another folder")
-    return Progress(**{**kept, "experiment": Experiment(**kept["experiment"])})
-
-
-def write_state(path: Path, progress: Progress) -> None:
-    """Plain data, as classes of a module that runs as a command line are found again only by the same."""
-    with written_whole(path) as part:
-        part.write_bytes(pickle.dumps({**vars(progress), "experiment": vars(progress.experiment)}))
-
-
 # (array, column) -> the step in which its entries are searched: about what it takes to change a close decision. When to
 # `fill` is left as it is: it is not worth the dimensions.
 STEPS: dict[tuple[str, int], float] = {
@@ -157,29 +93,22 @@ STEPS: dict[tuple[str, int], float] = {
 }
 
 
-@dataclass(frozen=True)
-class Scorer:
-    """The prior as a vector: what evolution sees of a policy's arrays."""
-
-    start: Arrays
-
-    @property
-    def size(self) -> int:
-        """Length of the vector."""
-        return sum(self.start[name][..., column].size for name, column in STEPS)
-
-    def arrays(self, x: Vector) -> Arrays:
-        """The arrays at this distance from the start, in steps."""
-        moved, at = {name: array.copy() for name, array in self.start.items()}, 0
-        for (name, column), step in STEPS.items():
-            entries = moved[name][..., column]
-            moved[name][..., column] = entries + step * x[at : at + entries.size].reshape(entries.shape)
-            at += entries.size
-        return moved
+def dimensions(start: Arrays) -> int:
+    """How many entries of the prior are searched."""
+    return sum(start[name][..., column].size for name, column in STEPS)
 
 
-@dataclass(frozen=True)
-class Exam:
+def moved(start: Arrays, x: Vector) -> Arrays:
+    """The arrays at this distance (dimensions,) from the start, in `STEPS`."""
+    arrays, at = {name: array.copy() for name, array in start.items()}, 0
+    for (name, column), step in STEPS.items():
+        entries = arrays[name][..., column]
+        arrays[name][..., column] = entries + step * x[at : at + entries.size].reshape(entries.shape)
+        at += entries.size
+    return arrays
+
+
+class Exam(NamedTuple):
     """A scenario, how many of its workloads a generation plays, and what the baseline pays for one of them."""
 
     scenario: Scenario
@@ -199,47 +128,45 @@ def policy_costs(policies: Sequence[Policy], scenario: Scenario, seed: np.random
     return costs
 
 
-def make_exam(name: str, workloads: int, split: str, seed: int, baseline_cost: float | None = None) -> Exam:
-    """The baseline's cost is that of the first workloads of the split, `VALIDATION` times those of a generation."""
-    scenario = split_scenario(evaluation_scenario(name), split)
-    if baseline_cost is None:
-        baseline = find_policy(baseline_name(name))
-        costs = [policy_costs([baseline], scenario, each) for each in split_seeds(seed, split, VALIDATION * workloads)]
-        baseline_cost = float(np.mean(costs))
-    return Exam(scenario, workloads, baseline_cost)
-
-
 class RelativeCost:
     """What a policy costs on exams, as a share of what the baselines pay; every scenario counts the same.
 
-    `baseline_costs` : those that an evolution which goes on began with; None: play the baselines.
+    `baseline_costs` : those that an evolution which goes on began with; None: play the baselines, on the first
+    workloads of the split, `VALIDATION` times those of a generation.
     """
 
     def __init__(
         self, scenarios: Sequence[tuple[str, int]], split: str, seed: int, threads: int,
         baseline_costs: Sequence[float] | None = None,
     ) -> None:  # fmt: skip
-        known: Sequence[float | None] = baseline_costs or [None] * len(scenarios)
-        self.exams = [make_exam(*each, split, seed, cost) for each, cost in zip(scenarios, known, strict=True)]
-        self.threads = threads
-        self._root = np.random.SeedSequence(seed, spawn_key=(SPLITS[split],))
+        self.seed, self.split, self.threads = seed, split, threads
+        self.exams: list[Exam] = []
+        for k, (name, workloads) in enumerate(scenarios):
+            scenario = split_scenario(evaluation_scenario(name), split)
+            if baseline_costs:
+                cost = baseline_costs[k]
+            else:
+                baseline, seeds = find_policy(baseline_name(name)), self._seeds(0, VALIDATION * workloads)
+                cost = float(np.mean([policy_costs([baseline], scenario, each) for each in seeds]))
+            self.exams.append(Exam(scenario, workloads, cost))
 
     def __call__(self, policies: Sequence[Policy], generation: int, times: int = 1) -> Vector:
         """(len(policies),) on the workloads of a generation, `times` as many as usual."""
         totals = np.zeros(len(policies))
         with ThreadPoolExecutor(self.threads) as pool:  # kernels run without Python's lock
             for exam in self.exams:
-                count = times * exam.workloads
-                seeds = [self._seed(generation * count + k) for k in range(count)]
+                seeds = self._seeds(generation, times * exam.workloads)
                 costs = list(pool.map(partial(policy_costs, policies, exam.scenario), seeds))
                 totals += np.mean(costs, axis=0) / exam.baseline_cost
         return totals / len(self.exams)
 
-    def _seed(self, workload: int) -> np.random.SeedSequence:
-        return np.random.SeedSequence(self._root.entropy, spawn_key=(*self._root.spawn_key, workload))
+    def _seeds(self, generation: int, count: int) -> list[np.random.SeedSequence]:
+        """Those of the split's workloads that a generation of so many plays."""
+        numbers = range(generation * count, (generation + 1) * count)
+        return [np.random.SeedSequence(self.seed, spawn_key=(SPLITS[self.split], k)) for k in numbers]
 
 
-def new_progress(given: Given, out: Path) -> Progress:
+def new_progress(settings: dict[str, Any], generations: int, out: Path) -> Progress:
     """A new evolution. Raises `InputError` if there is one in the folder already, or no package for it."""
     try:
         from cma.evolution_strategy import CMAEvolutionStrategy
@@ -249,30 +176,74 @@ def new_progress(given: Given, out: Path) -> Progress:
         raise InputError("--out", "", out, "a folder")
     if any((out / name).exists() for name in (STATE, POLICY, HISTORY)):
         raise InputError("--out", "", out, "a new folder, or --resume to go on in it")
-    experiment = Experiment(**given.settings)
+    experiment = Experiment(**settings)
     start = first_arrays(experiment.init)
-    size = Scorer(start).size
+    size = dimensions(start)
     options = {"seed": experiment.seed + 1, "popsize": experiment.population, "CMA_diagonal": True, "verbose": -9}
     strategy = CMAEvolutionStrategy(np.zeros(size), experiment.sigma, options)
-    generations, digests = given.generations or GENERATIONS, scenario_digests(experiment)
+    digests = [evaluation_scenario(name).digest() for name, _ in experiment.scenarios]
     return Progress(experiment, generations, start, digests, {}, strategy, np.zeros(size), np.inf, [], None)
 
 
-def kept_progress(given: Given, out: Path) -> Progress:
-    """The evolution in the folder. Raises `InputError` for settings that would make it another one."""
+def kept_progress(settings: dict[str, Any], generations: int | None, out: Path) -> Progress:
+    """The evolution in the folder. Raises `InputError` for an option or a file that would make it another one."""
     if not (out / STATE).is_file():
         raise InputError(out, "--resume", "no state of an evolution", f"a folder with {STATE}")
     progress = read_state(out / STATE)
-    check_same(given, out, progress)
-    progress.generations = given.generations or progress.generations
+    experiment, done, began = progress.experiment, len(progress.history), f"as the evolution in {out} began"
+    for name, value in settings.items():
+        kept = getattr(experiment, name)
+        if value != kept:
+            raise InputError(f"--{name}", "", _told(value), f"{_told(kept)}, {began}")
+    init = settings.get("init")
+    if init and fingerprint(first_arrays(init)) != fingerprint(progress.start):
+        raise InputError("--init", "", f"{init} with other arrays", f"those of then, {began}; or no --init")
+    for (name, _), then in zip(experiment.scenarios, progress.digests, strict=True):
+        if evaluation_scenario(name).digest() != then:
+            raise InputError("--resume", name, "a scenario that has changed", f"the one of then, {began}")
+    if generations is not None and generations < done:
+        raise InputError("--generations", "", generations, f"at least the {done} that are done")
+    progress.generations = generations or progress.generations
     np.random.set_state(progress.generator)  # noqa: NPY002
     return progress
 
 
-def evolve(given: Given, out: Path, resume: bool, threads: int, quiet: bool) -> Progress:
-    """Run the generations that are left."""
-    progress = kept_progress(given, out) if resume else new_progress(given, out)
-    experiment, scorer = progress.experiment, Scorer(progress.start)
+def _told_scenario(scenario: tuple[str, int]) -> str:
+    return f"{scenario[0]}:{scenario[1]}"
+
+
+def _told(value: Any) -> str:
+    """A setting as it is typed."""
+    return " ".join(map(_told_scenario, value)) if isinstance(value, tuple) else str(value) or "none"
+
+
+def read_state(path: Path) -> Progress:
+    """What `save_progress` wrote. Raises `InputError` for anything else."""
+    try:
+        kept = pickle.loads(path.read_bytes())  # as SB3's model.zip: a run's own file, not a user's
+    except (pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError, ValueError) as error:
+        raise InputError(path, "", f"a file that cannot be read ({error})", "the state of an evolution") from None
+    if not (_has_fields(kept, Progress) and _has_fields(kept["experiment"], Experiment)):
+        raise InputError(path, "", "the state of another version", "one of this version; begin anew in another folder")
+    return Progress(**{**kept, "experiment": Experiment(**kept["experiment"])})
+
+
+def _has_fields(kept: Any, kind: type[Progress | Experiment]) -> bool:
+    return isinstance(kept, dict) and kept.keys() == {each.name for each in fields(kind)}
+
+
+def evolve(
+    settings: dict[str, Any], generations: int | None, out: Path, resume: bool, threads: int, quiet: bool
+) -> Progress:
+    """Run the generations that are left; what is not given is as it was, or as usual.
+
+    `settings` are by the names of `Experiment`; `generations` in all.
+    """
+    if resume:
+        progress = kept_progress(settings, generations, out)
+    else:
+        progress = new_progress(settings, generations or GENERATIONS, out)
+    experiment = progress.experiment
     costs = {
         split: RelativeCost(experiment.scenarios, split, experiment.seed, threads, progress.baseline_costs.get(split))
         for split in ("train", "validation")
@@ -281,10 +252,10 @@ def evolve(given: Given, out: Path, resume: bool, threads: int, quiet: bool) -> 
     progress.baseline_costs = {s: [exam.baseline_cost for exam in judged.exams] for s, judged in costs.items()}
 
     def policies(points: Sequence[Vector]) -> list[Policy]:
-        return [LearnedPolicy(scorer.arrays(x)) for x in points]
+        return [LearnedPolicy(moved(progress.start, x)) for x in points]
 
     if progress.history:
-        save_progress(out, scorer, progress)  # again: the files may be of different generations, after Ctrl-C
+        save_progress(out, progress)  # again: the files may be of different generations, after Ctrl-C
     else:
         progress.best_score = float(validation(policies([progress.best]), 0, experiment.validation)[0])
     first = len(progress.history)
@@ -301,11 +272,11 @@ def evolve(given: Given, out: Path, resume: bool, threads: int, quiet: bool) -> 
                 progress.best, progress.best_score = mean, entry["validation"]
         progress.history.append(entry)
         bar.set_postfix(cost=f"{entry['train']:.3f}", best=f"{progress.best_score:.3f}")
-        save_progress(out, scorer, progress)
+        save_progress(out, progress)
     return progress
 
 
-def save_progress(out: Path, scorer: Scorer, progress: Progress) -> None:
+def save_progress(out: Path, progress: Progress) -> None:
     """The state to go on from, first, as the rest can be made of it; the best policy so far, and the history."""
     experiment = progress.experiment
     names = [name for name, _ in experiment.scenarios]
@@ -328,6 +299,7 @@ def save_progress(out: Path, scorer: Scorer, progress: Progress) -> None:
         "versions": versions(),
     }
     progress.generator = np.random.get_state()  # noqa: NPY002
-    write_state(out / STATE, progress)
-    save_policy(out / POLICY, scorer.arrays(progress.best), {"licence": LICENCE, **manifest})
+    with written_whole(out / STATE) as part:  # plain data, by which the state of another version is told
+        part.write_bytes(pickle.dumps({**vars(progress), "experiment": vars(experiment)}))
+    save_policy(out / POLICY, moved(progress.start, progress.best), {"licence": LICENCE, **manifest})
     write_json(out / HISTORY, progress.history)

@@ -12,7 +12,6 @@ where it was stopped. Several workers, also on other machines that see the folde
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import optuna
-import torch
 import yaml
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
@@ -29,14 +27,11 @@ from optuna.trial import TrialState
 from stable_baselines3.common.callbacks import BaseCallback
 
 from agents.evaluation.episodes import split_seeds
-from agents.evaluation.fanout import map_jobs
+from agents.evaluation.fanout import fan_out
 from agents.evaluation.statistics import Interval, paired
 from agents.learning.callbacks import Validation
-from agents.learning.config import TrainConfig, with_baseline
-from agents.learning.export import export_policy
-from agents.learning.memory import keep_freed_memory
-from agents.learning.model import make_env, make_model
-from agents.learning.policy import network_of
+from agents.learning.model import TrainConfig, make_env, make_model, network_of, prepare_process, with_baseline
+from agents.learning.network import export_policy
 from nvlenv.common.config import find_config, load_config
 from nvlenv.common.errors import InputError
 from nvlenv.common.files import make_folder, write_text
@@ -73,13 +68,10 @@ def as_it_is(config: TrainConfig) -> dict[str, Any]:
     return {
         "ppo.lr_start": ppo.lr_start, "forgotten": 1 - ppo.gamma, "ppo.gae_lambda": ppo.gae_lambda,
         "ppo.entropy": ppo.entropy, "ppo.clip": ppo.clip, "ppo.n_epochs": ppo.n_epochs,
-        "ppo.n_steps": _nearest(ppo.n_steps, N_STEPS), "ppo.batch_size": _nearest(ppo.batch_size, BATCH_SIZES),
+        "ppo.n_steps": min(N_STEPS, key=lambda n: abs(n - ppo.n_steps)),
+        "ppo.batch_size": min(BATCH_SIZES, key=lambda n: abs(n - ppo.batch_size)),
         "ppo.target_kl": ppo.target_kl or LOOSEST_KL,
     }  # fmt: skip
-
-
-def _nearest(value: int, choices: Sequence[int]) -> int:
-    return min(choices, key=lambda choice: abs(choice - value))
 
 
 @dataclass(frozen=True)
@@ -150,7 +142,7 @@ class TrialEvaluation(BaseCallback):
 
 def costs_of(validation: Validation, policy: Path) -> list[float]:
     """The cost of a policy file on every validation workload."""
-    return [played.metrics[str(policy)]["cost"] for played in validation.play(policy)]
+    return [played.metrics[str(policy)]["cost"] for played in validation.play([str(policy)])]
 
 
 def run_trial(trial: optuna.Trial, search: PPOSearch, validation: Validation) -> float:
@@ -165,8 +157,7 @@ def run_trial(trial: optuna.Trial, search: PPOSearch, validation: Validation) ->
 
 def work(worker: int, search: PPOSearch) -> None:
     """Run trials until the study has as many as it is to have; one of the processes that share it."""
-    torch.set_num_threads(search.settings().threads)
-    keep_freed_memory()
+    prepare_process(search.settings().threads)
     study = search.study(worker)
     if len(study.get_trials(deepcopy=False, states=COUNTED)) < search.trials:
         trial = partial(run_trial, search=search, validation=Validation(search.settings()))
@@ -187,25 +178,14 @@ def confirm(search: PPOSearch, best: int, start: int, workloads: int) -> Interva
     return paired(costs_of(validation, search.policy(best)), costs_of(validation, search.policy(start)))
 
 
-def winner(search: PPOSearch, trial: optuna.trial.FrozenTrial, gap: Interval, workloads: int, command: str) -> str:
-    """The config of the best trial as YAML, with what it was found by."""
-    config = search.settings(propose(optuna.trial.FixedTrial(trial.params)))  # type: ignore[arg-type]
-    settings = {"ppo": config.ppo.model_dump(mode="json")}
-    return (
-        f"# Found by {command}\n"
-        f"# in {search.trials} trials of {config.steps:,} steps. Cost less that of the config it started from, on\n"
-        f"# {workloads} further validation workloads: {gap}\n"
-    ) + yaml.safe_dump({**search.settings().model_dump(mode="json"), **settings}, sort_keys=False)
-
-
 def search_settings(search: PPOSearch, workers: int, ray: bool, workloads: int, out: Path, how: str) -> None:
     """Run, or go on with, a search; then compare its winner on so many further workloads, and write it to `out`."""
     search.settings()  # a mistake in them is told before there is a folder
     study = search.study()
     if unchanged(study, TrialState.COMPLETE, TrialState.WAITING) is None:  # or it was interrupted
         study.enqueue_trial(as_it_is(search.settings()), user_attrs={AS_IT_IS: True})
-    for _ in map_jobs(partial(work, search=search), range(workers), workers, ray):
-        pass
+    with fan_out(workers, ray) as mapped:
+        list(mapped(partial(work, search=search), range(workers)))
     trials = study.get_trials(deepcopy=False)
     pruned = sum(trial.state == TrialState.PRUNED for trial in trials)
     start = unchanged(study, TrialState.COMPLETE)
@@ -214,7 +194,8 @@ def search_settings(search: PPOSearch, workers: int, ray: bool, workloads: int, 
     best = study.best_trial
     print(f"{len(trials)} trials, {pruned} given up. The config as it is costs {start.value:.3f},")
     print(f"trial {best.number} {best.value:.3f}:")
-    for name, value in propose(optuna.trial.FixedTrial(best.params)).items():  # type: ignore[arg-type]
+    changes = propose(optuna.trial.FixedTrial(best.params))  # type: ignore[arg-type]
+    for name, value in changes.items():
         print(f"  {name} = {value:.4g}" if isinstance(value, float) else f"  {name} = {value}")
     if best.number == start.number:
         print("nothing is better than the config as it is")
@@ -222,5 +203,12 @@ def search_settings(search: PPOSearch, workers: int, ray: bool, workloads: int, 
     gap = confirm(search, best.number, start.number, workloads)
     print(f"difference on {workloads} further workloads: {gap} ({gap.verdict})")
     if gap.verdict == "lower":
-        write_text(out, winner(search, best, gap, workloads, how))
+        before, after = search.settings(), search.settings(changes)
+        head = (
+            f"# Found by {how}\n"
+            f"# in {search.trials} trials of {after.steps:,} steps. Cost less that of the config it started from, on\n"
+            f"# {workloads} further validation workloads: {gap}\n"
+        )
+        settings = {**before.model_dump(mode="json"), "ppo": after.ppo.model_dump(mode="json")}
+        write_text(out, head + yaml.safe_dump(settings, sort_keys=False))
         print(f"written to {out}", file=sys.stderr)

@@ -17,19 +17,18 @@ from typing import Any
 
 import numpy as np
 import yaml
-from numpy.typing import NDArray
 from tqdm import tqdm
 
 from agents.evaluation.episodes import measure, split_scenario, split_seeds
 from agents.evaluation.fanout import Mapper
-from agents.evaluation.statistics import bootstrap, paired
+from agents.evaluation.statistics import Interval, bootstrap, paired
 from nvlenv.common.config import read_yaml
 from nvlenv.common.files import write_text
 from nvlenv.envs.scenario import Scenario, prepare
+from nvlenv.policies import UNTUNED
 from nvlenv.policies.heuristics.packing import PACKINGS
 from nvlenv.policies.heuristics.rule import parse_rule
-from nvlenv.policies.play import play
-from nvlenv.policies.resolver import UNTUNED, resolve_policy
+from nvlenv.policies.resolver import play, resolve_policy
 
 SPLIT = "validation"
 FIRST = 4  # workloads of the first round
@@ -52,8 +51,6 @@ REFINEMENTS: dict[str, dict[str, tuple[Number, ...]]] = {  # values tried for th
     "hold": {"racks": (1, 2, 3, 4), "nodes": (2, 4, 8), "hours": (6.0, 12.0, 24.0, 48.0)},
     "easy": {"share": (0.0, 0.05, 0.1, 0.15, 0.2), "spare": (0, 1)},
 }
-
-Costs = NDArray[np.float64]  # one per workload
 
 
 @dataclass(frozen=True)
@@ -127,17 +124,12 @@ class RuleSearch:
         for name in dict.fromkeys(candidate.name for candidate in candidates):
             groups.setdefault(len(self.costs.setdefault(name, [])), []).append(name)
         for played, names in groups.items():
-            if played < workloads:
-                self._play_on(self.seeds[played:workloads], names)
-
-    def _play_on(self, seeds: Sequence[np.random.SeedSequence], names: Sequence[str]) -> None:
-        task = partial(rule_costs, scenario=self.scenario, names=names)
-        shown = tqdm(
-            self.mapped(task, seeds), f"{len(names)} heuristics", len(seeds), disable=self.quiet, file=sys.stderr
-        )
-        for costs in shown:
-            for name, cost in zip(names, costs, strict=True):
-                self.costs[name].append(cost)
+            if seeds := self.seeds[played:workloads]:
+                results = self.mapped(partial(rule_costs, scenario=self.scenario, names=names), seeds)
+                title = f"{len(names)} heuristics"
+                for costs in tqdm(results, title, len(seeds), disable=self.quiet, file=sys.stderr):
+                    for name, cost in zip(names, costs, strict=True):
+                        self.costs[name].append(cost)
 
     def mean(self, candidate: Combination) -> float:
         """Mean cost of a candidate over the workloads that it has played."""
@@ -171,39 +163,33 @@ class RuleSearch:
     def run(self) -> Combination:
         """The best heuristic found."""
         finalists = self.halve(all_combinations())
-        self.play([Combination(*_split(name)) for name in REFERENCES], len(self.seeds))
+        parts = [name.split("+") for name in REFERENCES]
+        references = [Combination(packing, tuple((name, ()) for name in names)) for packing, *names in parts]
+        self.play(references, len(self.seeds))
         return min(map(self.refine, finalists[:2]), key=self.mean)
-
-
-def _split(name: str) -> tuple[str, tuple[tuple[str, tuple[tuple[str, Number], ...]], ...]]:
-    """Parts of a name without parameters."""
-    packing, *modifiers = name.split("+")
-    return packing, tuple((modifier, ()) for modifier in modifiers)
 
 
 def entry_of(search: RuleSearch, best: Combination) -> dict[str, Any]:
     """What is written about the winner."""
     full = {name: np.array(costs) for name, costs in search.costs.items() if len(costs) == len(search.seeds)}
-    cost = full[best.name]
-    others = sorted((name for name in full if name != best.name), key=lambda name: float(full[name].mean()))
+    cost = full.pop(best.name)
+    means = {name: float(costs.mean()) for name, costs in full.items()}
     return {
         "policy": best.name,
-        "cost": _interval(bootstrap(cost)),
-        "less_than": {name: _interval(paired(cost, full[name])) for name in REFERENCES if name != best.name},
-        "runners_up": {name: round(float(full[name].mean()), 4) for name in others[:SHOWN]},
+        "cost": _rounded(bootstrap(cost)),
+        "less_than": {name: _rounded(paired(cost, full[name])) for name in REFERENCES if name in full},
+        "runners_up": {name: round(means[name], 4) for name in sorted(means, key=means.__getitem__)[:SHOWN]},
         "candidates": len(search.costs),
         "episodes_played": search.episodes,
     }
 
 
-def _interval(interval: Any) -> dict[str, float]:
+def _rounded(interval: Interval) -> dict[str, float]:
     return {key: round(float(value), 4) for key, value in vars(interval).items()}
 
 
 def write_entry(path: Path, name: str, entry: dict[str, Any]) -> None:
     """Put one scenario's entry into the file, whole or not at all; the others stay."""
     entries = {**(read_yaml(path) if path.exists() else {}), name: entry}
-    header = (
-        "# The best heuristic of each scenario on validation workloads; written by python -m agents.tune baselines\n"
-    )
-    write_text(path, header + yaml.safe_dump(entries, sort_keys=False, width=120))
+    header = "# The best heuristic of each scenario on validation workloads; written by python -m agents.tune baselines"
+    write_text(path, f"{header}\n{yaml.safe_dump(entries, sort_keys=False, width=120)}")

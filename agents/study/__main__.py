@@ -19,8 +19,7 @@ from pathlib import Path
 
 from agents.evaluation.tables import Terminal
 from agents.study import drains, hero, incident, shape
-from agents.study.page import Study, print_study, write_study
-from agents.study.play import StudySettings
+from agents.study.study import Study, StudySettings, print_study, write_study
 from nvlenv.common.commandline import command, option, parse
 from nvlenv.common.errors import InputError
 

@@ -12,12 +12,10 @@ from matplotlib.patches import Patch
 from agents.evaluation.episodes import measure
 from agents.evaluation.figures import OKABE_ITO
 from agents.evaluation.statistics import bootstrap
-from agents.study.page import Study, bars_with_intervals, panels
-from agents.study.play import StudySettings, means
+from agents.study.study import Study, StudySettings, bars_with_intervals, filled, means, panels
 from nvlenv.cluster.types import FloatArray, NodeEventKind
 from nvlenv.envs.scenario import Episode, Scenario, prepare
-from nvlenv.policies.play import play
-from nvlenv.policies.resolver import resolve_policy
+from nvlenv.policies.resolver import play, resolve_policy
 
 NAME = "maintenance"
 POLICY = "best-fit+easy+open"
@@ -29,7 +27,15 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     BARE: (),
     NARROW: ("cluster.nodes_per_rack=16",),
 }
-HEADS = ("what happens", "goodput", "95 %", "runs ended", "GPU-h lost", "hero waits", "others wait", "stall")
+CELLS = {
+    "goodput": "{goodput:.1%}",
+    "95 %": "{low:.1f} ... {high:.1f}",
+    "runs ended": "{failures:.0f}",
+    "GPU-h lost": "{gpu_hours_lost:.0f}",
+    "hero waits": "{hero_wait:.1f} h",
+    "others wait": "{other_wait:.2f} h",
+    "stall": "{stall:.0%}",
+}
 STATES = {"all nodes": "#e6e6e6", "lives on its spares": OKABE_ITO[5], "no slice fits": OKABE_ITO[1]}
 Metrics = dict[str, float]
 
@@ -42,7 +48,9 @@ def study(settings: StudySettings) -> Study:
         for label, scenario in scenarios.items()
     }
     mean = {label: means(runs) for label, runs in played.items()}
-    rows = tuple(_row(label, mean[label], runs) for label, runs in played.items())
+    for label, runs in played.items():
+        goodput = bootstrap([metrics["goodput"] for metrics in runs])
+        mean[label] |= {"low": 100 * goodput.low, "high": 100 * goodput.high}
     lost = {label: mean[label]["gpu_hours_lost"] for label in mean}
     point = (
         f"Failures and drains end {mean[WORN]['failures']:.0f} runs in {scenarios[WORN].episode.hours:.0f} h and cost "
@@ -55,15 +63,15 @@ def study(settings: StudySettings) -> Study:
     figure, axes = panels(title, (13, 4.4), columns=3, width_ratios=(1.7, 1, 1))
     first = scenarios[WORN].draw(settings.seeds()[0])
     _draw_map(axes[0], first, scenarios[WORN])
-    bars_with_intervals(axes[1], _column(played, "gpu_hours_lost"), "GPU-hours of work lost", digits=0)
-    bars_with_intervals(axes[2], _column(played, "hero_wait"), "mean hours a hero waits", digits=0)
+    bars_with_intervals(axes[1], played, "gpu_hours_lost", "GPU-hours of work lost", digits=0)
+    bars_with_intervals(axes[2], played, "hero_wait", "mean hours a hero waits", digits=0)
     axes[2].tick_params(labelleft=False)
     setting = (
         f"{settings.workloads}, policy {POLICY}. Runs ended: by failing nodes or drains. "
         f"{BARE}: as '{WORN}', but every stopped job starts over. {NARROW}: the same load on 16 nodes a rack. The map "
         "shows the first workload."
     )
-    return Study(NAME, point, HEADS, rows, figure, setting)
+    return Study(NAME, point, ("what happens", *CELLS), filled(CELLS, mean), figure, setting)
 
 
 def _play(scenario: Scenario, seed: np.random.SeedSequence, without_checkpoints: bool) -> Metrics:
@@ -73,13 +81,7 @@ def _play(scenario: Scenario, seed: np.random.SeedSequence, without_checkpoints:
         episode = replace(episode, workload=replace(jobs, checkpoint_interval=np.full(len(jobs), np.inf)))
     sim = prepare(scenario, episode, sample=False)
     play(resolve_policy(POLICY), sim)
-    metrics = measure(sim, episode.workload.class_names)
-    return {**metrics, "gpu_hours_lost": float(sim.clock["lost"][0])}
-
-
-def _column(played: dict[str, list[Metrics]], key: str) -> dict[str, list[float]]:
-    """One metric of every variant, of the workloads that have it (some have no hero)."""
-    return {label: [m[key] for m in runs if not np.isnan(m[key])] for label, runs in played.items()}
+    return {**measure(sim, episode.workload.class_names), "gpu_hours_lost": float(sim.clock["lost"][0])}
 
 
 def down_nodes(episode: Episode, hours: FloatArray) -> np.ndarray:
@@ -92,20 +94,6 @@ def down_nodes(episode: Episode, hours: FloatArray) -> np.ndarray:
     np.add.at(blocks, (events.node, at), delta)
     down = (np.cumsum(blocks, axis=1)[:, :-1] + cluster.cordoned[:, None]) > 0
     return np.array([down[cluster.node_rack == rack].sum(axis=0) for rack in range(cluster.racks)])
-
-
-def _row(label: str, mean: Metrics, runs: list[Metrics]) -> tuple[str, ...]:
-    goodput = bootstrap([m["goodput"] for m in runs])
-    return (
-        label,
-        f"{100 * goodput.mean:.1f} %",
-        f"{100 * goodput.low:.1f} ... {100 * goodput.high:.1f}",
-        f"{mean['failures']:.0f}",
-        f"{mean['gpu_hours_lost']:.0f}",
-        f"{mean['hero_wait']:.1f} h",
-        f"{mean['other_wait']:.2f} h",
-        f"{100 * mean['stall']:.0f} %",
-    )
 
 
 def _draw_map(axis: Axes, episode: Episode, scenario: Scenario) -> None:

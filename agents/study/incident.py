@@ -9,17 +9,23 @@ from matplotlib.axes import Axes
 
 from agents.evaluation.episodes import measure, series_column
 from agents.evaluation.figures import OKABE_ITO
-from agents.study.page import Study, panels, unframed
-from agents.study.play import StudySettings, means
+from agents.study.study import Study, StudySettings, filled, means, panels, unframed
 from nvlenv.envs.scenario import Scenario, prepare
-from nvlenv.policies.play import play
-from nvlenv.policies.resolver import resolve_policy
+from nvlenv.policies.resolver import play, resolve_policy
 from nvlenv.simulator.state import WAITING
 
 NAME = "verification-incident"
 POLICY = "best-fit"
 VARIANTS = {"counted": "verification.counted=true", "not counted": "verification.counted=false"}
-CLASSES = ("pre-training", "hero")  # whose waits are shown
+CELLS = {
+    "mean wait": "{wait:.1f} h",
+    "pre-training waits": "{wait_pre-training:.1f} h",
+    "hero waits": "{wait_hero:.1f} h",
+    "a queue stands": "{queue:.0%}",
+    "GPUs without job": "{idle:.0%}",
+    "stall": "{stall:.0%}",
+    "evicted tests": "{verify_evictions:.0f}",
+}
 
 
 def study(settings: StudySettings) -> Study:
@@ -27,7 +33,6 @@ def study(settings: StudySettings) -> Study:
     scenarios = {name: settings.scenario(NAME, change) for name, change in VARIANTS.items()}
     played = {name: [_play(scenario, seed) for seed in settings.seeds()] for name, scenario in scenarios.items()}
     mean = {name: means([metrics for metrics, _ in runs]) for name, runs in played.items()}
-    rows = tuple(_row(name, mean[name]) for name in VARIANTS)
     counted, fixed = (mean[name] for name in VARIANTS)
     point = (
         f"Same jobs, same test pods. Counted as usage, the tests make customers wait {counted['wait']:.1f} h on "
@@ -35,8 +40,6 @@ def study(settings: StudySettings) -> Study:
         f"Without queue label and with priority -1 they are evicted {fixed['verify_evictions']:.0f} times, and "
         f"customers wait {fixed['wait']:.1f} h, heroes {fixed['wait_hero']:.1f} h."
     )
-    waits = (f"{name} waits" for name in CLASSES)
-    heads = ("tests are", "mean wait", *waits, "a queue stands", "GPUs without job", "stall", "evicted tests")
     capacity = scenarios["counted"].cluster_spec().gpus
     figure, axes = panels("Verification pods: counted as usage, and not", (11, 4), sharey=True)
     for axis, name in zip(axes, VARIANTS, strict=True):
@@ -47,7 +50,7 @@ def study(settings: StudySettings) -> Study:
         f"{settings.workloads}, policy {POLICY}. Stall: quota and free GPUs suffice "
         "for a waiting job, but no shape does. The picture shows the first workload."
     )
-    return Study(NAME, point, heads, rows, figure, setting)
+    return Study(NAME, point, ("tests are", *CELLS), filled(CELLS, mean), figure, setting)
 
 
 def _play(scenario: Scenario, seed: np.random.SeedSequence) -> tuple[dict[str, float], np.ndarray]:
@@ -60,17 +63,13 @@ def _play(scenario: Scenario, seed: np.random.SeedSequence) -> tuple[dict[str, f
     capacity, jobs = int(sim.clock["capacity"][0]), sim.jobs
     metrics: dict[str, Any] = measure(sim, episode.workload.class_names)
     waits = jobs["waited"] + np.where(jobs["status"] == WAITING, sim.clock["horizon"][0] - jobs["queued"], 0.0)
-    metrics["wait"] = float(waits.mean())
-    metrics["queue"] = float(np.mean(waiting > 0))
-    metrics["idle"] = 1 - float(running.mean()) / capacity
-    metrics["verify_evictions"] = float(sim.clock["verify_evictions"][0])
+    metrics |= {
+        "wait": float(waits.mean()),
+        "queue": float(np.mean(waiting > 0)),
+        "idle": 1 - float(running.mean()) / capacity,
+        "verify_evictions": float(sim.clock["verify_evictions"][0]),
+    }
     return metrics, series
-
-
-def _row(name: str, mean: dict[str, float]) -> tuple[str, ...]:
-    waits = tuple(f"{mean[f'wait_{c}']:.1f} h" for c in CLASSES)
-    shares = tuple(f"{100 * mean[key]:.0f} %" for key in ("queue", "idle", "stall"))
-    return (name, f"{mean['wait']:.1f} h", *waits, *shares, f"{mean['verify_evictions']:.0f}")
 
 
 def _draw(axis: Axes, title: str, series: np.ndarray, capacity: int) -> None:

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from agents.evaluation.figures import OKABE_ITO
 from agents.evaluation.statistics import mean_known
-from agents.study.page import Study, panels, unframed
-from agents.study.play import StudySettings, at, play_until, with_one_hero
+from agents.study.study import Study, StudySettings, at, filled, panels, play_until, running, unframed, with_one_hero
 from nvlenv.cluster.types import FloatArray, IntArray, Mode
 from nvlenv.envs.scenario import Scenario, prepare
 from nvlenv.policies.resolver import resolve_policy
@@ -23,10 +22,17 @@ NAME = "quota-vs-shape"
 POLICY = "best-fit+fill"
 ARRIVAL = 48.0  # h: the others have settled
 MODES = (Mode.UNCONSTRAINED, Mode.REQUIRED)
-HEADS = (
-    "mode", "within quota", "started", "wait", "racks", "rounds on NVLink", "communication", "speed", "run time",
-    "done after",
-)  # fmt: skip
+CELLS = {
+    "within quota": "{admitted} of {landings}",
+    "started": "{started}",
+    "wait": "{waited:.1f} h",
+    "racks": "{racks:.1f}",
+    "rounds on NVLink": "{inside:.1f} of {rounds:.0f}",
+    "communication": "{ratio:.1f}x",
+    "speed": "{speed:.2f}",
+    "run time": "{hours:.1f} h",
+    "done after": "{done:.1f} h",
+}
 
 
 @dataclass(frozen=True)
@@ -51,8 +57,8 @@ def study(settings: StudySettings) -> Study:
     scenario = settings.scenario(NAME)
     cluster = scenario.cluster_spec()
     landed = {mode: [_land(scenario, seed, mode) for seed in settings.seeds()] for mode in MODES}
-    rows = tuple(_row(mode, landed[mode], cluster.cliff) for mode in MODES)
-    loose, sliced = (_mean(landed[mode], cluster.cliff) for mode in MODES)
+    told = {mode.name.lower(): _told(landed[mode], cluster.cliff) for mode in MODES}
+    loose, sliced = told.values()
     gpus = max(int(landing.shares.sum()) for mode in MODES for landing in landed[mode])
     point = (
         f"{gpus} GPUs, within quota both times. Unconstrained it waits {loose['waited']:.1f} h and starts on "
@@ -73,7 +79,7 @@ def study(settings: StudySettings) -> Study:
         f"Means of {settings.workloads}, policy {POLICY}; the picture shows the first "
         "workload. Communication: time relative to all ranks in one rack. Speed: relative to 8 slices of 64."
     )
-    return Study(NAME, point, HEADS, rows, figure, setting)
+    return Study(NAME, point, ("mode", *CELLS), filled(CELLS, told), figure, setting)
 
 
 def round_times(shares: Sequence[int] | IntArray, cliff: float) -> FloatArray:
@@ -92,8 +98,7 @@ def round_times(shares: Sequence[int] | IntArray, cliff: float) -> FloatArray:
 
 
 def _land(scenario: Scenario, seed: np.random.SeedSequence, mode: Mode) -> Landing:
-    hero_gpus = scenario.hero_share * scenario.cluster_spec().gpus
-    episode, hero = with_one_hero(scenario.draw(seed), hero_gpus, ARRIVAL)
+    episode, hero = with_one_hero(scenario, seed, ARRIVAL)
     modes: NDArray[np.int8] = episode.workload.mode.copy()
     modes[hero] = mode
     # With its share of communication, which a scenario refuses for unconstrained jobs: that is the mistake shown here.
@@ -101,7 +106,7 @@ def _land(scenario: Scenario, seed: np.random.SeedSequence, mode: Mode) -> Landi
     policy = resolve_policy(POLICY)
     play_until(sim, policy, at(ARRIVAL))
     admitted = bool(has_quota(sim, hero))
-    play_until(sim, policy, lambda now: bool(now.jobs[hero]["status"] == RUNNING))
+    play_until(sim, policy, running(hero))
     job, racks = sim.jobs[hero], sim.nodes["rack"][np.arange(len(sim.gpu_job)) // (sim.cap.shape[1] - 1)]
     shares, others = (
         np.bincount(racks[held], minlength=len(sim.racks)).astype(np.int32)
@@ -113,35 +118,23 @@ def _land(scenario: Scenario, seed: np.random.SeedSequence, mode: Mode) -> Landi
     return Landing(admitted, float(job["waited"]), float(job["speed"]), hours, shares, others)
 
 
-def _mean(landings: Sequence[Landing], cliff: float) -> dict[str, float]:
-    """What sentence and table say; all but the wait over those that started."""
+def _told(landings: Sequence[Landing], cliff: float) -> dict[str, float]:
+    """What sentence and table say: counts, and means; all but the wait over those that started."""
     begun = [landing for landing in landings if landing.started]
+    times = [round_times(landing.shares, cliff) for landing in begun]
     return {
+        "landings": len(landings),
+        "admitted": sum(landing.admitted for landing in landings),
+        "started": len(begun),
         "waited": mean_known([landing.waited for landing in landings]),
         "racks": mean_known([np.count_nonzero(landing.shares) for landing in begun]),
-        "inside": mean_known([np.count_nonzero(round_times(landing.shares, cliff) == 1) for landing in begun]),
-        "rounds": mean_known([len(round_times(landing.shares, cliff)) for landing in begun]),
-        "ratio": mean_known([float(round_times(landing.shares, cliff).mean()) for landing in begun]),
+        "inside": mean_known([np.count_nonzero(each == 1) for each in times]),
+        "rounds": mean_known([len(each) for each in times]),
+        "ratio": mean_known([float(each.mean()) for each in times]),
         "speed": mean_known([landing.speed for landing in begun]),
         "hours": mean_known([landing.hours for landing in begun]),
         "done": mean_known([landing.waited + landing.hours for landing in begun]),
     }
-
-
-def _row(mode: Mode, landings: Sequence[Landing], cliff: float) -> tuple[str, ...]:
-    mean = _mean(landings, cliff)
-    return (
-        mode.name.lower(),
-        f"{sum(landing.admitted for landing in landings)} of {len(landings)}",
-        f"{sum(landing.started for landing in landings)}",
-        f"{mean['waited']:.1f} h",
-        f"{mean['racks']:.1f}",
-        f"{mean['inside']:.1f} of {mean['rounds']:.0f}",
-        f"{mean['ratio']:.1f}x",
-        f"{mean['speed']:.2f}",
-        f"{mean['hours']:.1f} h",
-        f"{mean['done']:.1f} h",
-    )
 
 
 def _draw_racks(axis: Axes, mode: Mode, landing: Landing, rack_gpus: int) -> None:

@@ -84,19 +84,14 @@ class Failures(Model):
         """
         self.check(cluster)
         node_seed, rack_seed = child_seeds(seed, 2)
-        sigma = self.repair_sigma
-        node_down, node_up, node = _outages(
-            cluster.nodes, self.node_mtbf_hours, self.node_repair_hours, sigma, hours, np.random.default_rng(node_seed)
-        )
-        rack_down, rack_up, rack = _outages(
-            cluster.racks, self.rack_mtbf_hours, self.rack_repair_hours, sigma, hours, np.random.default_rng(rack_seed)
-        )
+        of_nodes = self._outages(cluster.nodes, self.node_mtbf_hours, self.node_repair_hours, hours, node_seed)
+        down, up, rack = self._outages(cluster.racks, self.rack_mtbf_hours, self.rack_repair_hours, hours, rack_seed)
         outage, member = np.nonzero(rack[:, None] == cluster.node_rack)
         fail, repair = NodeEventKind.FAIL, NodeEventKind.REPAIR
         return merge_events(
             [
-                _span(node_down, node_up, node, fail, repair),
-                _span(rack_down[outage], rack_up[outage], member.astype(np.int32), fail, repair),
+                _span(*of_nodes, fail, repair),
+                _span(down[outage], up[outage], member.astype(np.int32), fail, repair),
                 *(window.events(cluster) for window in self.maintenance),
             ],
             hours,
@@ -108,6 +103,20 @@ class Failures(Model):
             for rack in window.racks:
                 if rack >= cluster.racks:
                     raise InputError("failures", f"maintenance.{i}.racks", rack, f"rack numbers below {cluster.racks}")
+
+    def _outages(
+        self, units: int, mtbf: float, median_repair: float, hours: float, seed: np.random.SeedSequence
+    ) -> tuple[FloatArray, FloatArray, IntArray]:
+        """Start, end and unit of every outage that starts before `hours`; unit by unit they do not overlap."""
+        rng, downs, ups, back = np.random.default_rng(seed), [], [], np.zeros(units)
+        while np.any(back < hours) and np.isfinite(mtbf):
+            downs.append(back + rng.exponential(mtbf, units))
+            back = downs[-1] + median_repair * np.exp(self.repair_sigma * rng.standard_normal(units))
+            ups.append(back)
+        down, up = np.array(downs).reshape(-1), np.array(ups).reshape(-1)
+        unit = np.tile(np.arange(units, dtype=np.int32), len(downs))
+        begun = down < hours
+        return down[begun], up[begun], unit[begun]
 
 
 class Verification(Model):
@@ -148,23 +157,6 @@ def merge_events(streams: Sequence[NodeEvents], hours: float = np.inf) -> NodeEv
 def child_seeds(seed: np.random.SeedSequence, n: int) -> list[np.random.SeedSequence]:
     """The first n children of a seed, always the same ones; unlike `spawn`, the seed does not count them."""
     return np.random.SeedSequence(seed.entropy, spawn_key=seed.spawn_key, pool_size=seed.pool_size).spawn(n)
-
-
-def _outages(
-    units: int, mtbf: float, median_repair: float, sigma: float, hours: float, rng: np.random.Generator
-) -> tuple[FloatArray, FloatArray, IntArray]:
-    """Start, end and unit of every outage that starts before `hours`; unit by unit they do not overlap."""
-    downs: list[FloatArray] = []
-    ups: list[FloatArray] = []
-    back = np.zeros(units)
-    while np.any(back < hours) and np.isfinite(mtbf):
-        downs.append(back + rng.exponential(mtbf, units))
-        back = downs[-1] + median_repair * np.exp(sigma * rng.standard_normal(units))
-        ups.append(back)
-    down, up = np.array(downs).reshape(-1), np.array(ups).reshape(-1)
-    unit = np.tile(np.arange(units, dtype=np.int32), len(downs))
-    begun = down < hours
-    return down[begun], up[begun], unit[begun]
 
 
 def _span(begin: FloatArray, end: FloatArray, node: IntArray, first: NodeEventKind, last: NodeEventKind) -> NodeEvents:

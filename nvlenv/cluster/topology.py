@@ -55,21 +55,27 @@ def uniform_cluster(
     >>> uniform_cluster(16, blocks=2).rack_names[7:9]
     ('block-00/rack-007', 'block-01/rack-008')
     """
-    _check_counts(racks, blocks, levels)
+    levels_to_rack(levels)
+    if racks < 1:
+        raise InputError("cluster", "racks", racks, "at least 1 rack")
+    if not 1 <= blocks <= racks:
+        raise InputError("cluster", "blocks", blocks, f"at least 1 block and at most one per rack ({racks})")
+    if blocks > 1 and len(levels) < 3:
+        raise InputError("cluster", "blocks", blocks, f"1, as levels {list(levels)} have none above the rack")
     sizes = [nodes_per_rack] * racks if isinstance(nodes_per_rack, int) else list(nodes_per_rack)
     if len(sizes) != racks or min(sizes) < 1:
         raise InputError("cluster", "nodes_per_rack", nodes_per_rack, f"at least 1 node in each of {racks} racks")
     *coarser, rack_level, node_level = levels
-    rack_digits, node_digits = max(3, len(str(racks - 1))), max(2, len(str(max(sizes) - 1)))
+    block_digits, rack_digits = max(2, len(str(blocks - 1))), max(3, len(str(racks - 1)))
+    node_digits = max(2, len(str(max(sizes) - 1)))
     rows: list[NodeRow] = []
     for rack, size in enumerate(sizes):
-        labels = {level: f"{_short(level)}-00" for level in coarser[:-1]}
+        labels = {level: f"{_short(level)}-00" for level in coarser}
         if coarser:
-            labels[coarser[-1]] = f"{_short(coarser[-1])}-{rack * blocks // racks:0{max(2, len(str(blocks - 1)))}d}"
+            labels[coarser[-1]] = f"{_short(coarser[-1])}-{rack * blocks // racks:0{block_digits}d}"
         labels[rack_level] = f"{_short(rack_level)}-{rack:0{rack_digits}d}"
-        for node in range(size):
-            name = f"{labels[rack_level]}-node-{node:0{node_digits}d}"
-            rows.append(({**labels, node_level: name}, gpus_per_node, False))
+        names = (f"{labels[rack_level]}-node-{node:0{node_digits}d}" for node in range(size))
+        rows += [({**labels, node_level: name}, gpus_per_node, False) for name in names]
     return cluster_from_nodes(levels, rows, nvlink=nvlink, network=network)
 
 
@@ -102,15 +108,22 @@ def cluster_from_nodes(
     nodes = sorted((_path(where, levels, number, row), row[1], row[2]) for number, row in enumerate(rows))
     if not nodes:
         raise InputError(where, "nodes", "none", "at least one node")
-    _check_nodes(where, nodes)
+    seen: set[str] = set()
+    for path, gpus, _ in nodes:
+        if path[-1] in seen:
+            raise InputError(where, f"node {path[-1]}", "two nodes of this name", "one")
+        if gpus < 0:
+            raise InputError(where, f"node {path[-1]}, gpus", gpus, "0 or more GPUs")
+        seen.add(path[-1])
+    if not any(gpus for _, gpus, _ in nodes):
+        raise InputError(where, "gpus", "no GPU in any node", "at least one")
     racks = sorted({path[:-1] for path, _, _ in nodes})
     number = {rack: i for i, rack in enumerate(racks)}
+    parents = [np.array(_numbers(racks, depth), np.int32) for depth in range(1, len(levels) - 1)]
     return ClusterSpec(
         levels=tuple(levels),
         rack_names=tuple(SEPARATOR.join(rack) for rack in racks),
-        rack_parents=np.array([_numbers(racks, depth) for depth in range(1, len(levels) - 1)], np.int32)
-        .reshape(len(levels) - 2, len(racks))
-        .T.copy(),
+        rack_parents=np.column_stack([np.empty((len(racks), 0), np.int32), *parents]),
         node_names=tuple(path[-1] for path, _, _ in nodes),
         node_rack=np.array([number[path[:-1]] for path, _, _ in nodes], np.int32),
         node_gpus=np.array([gpus for _, gpus, _ in nodes], np.int32),
@@ -162,28 +175,6 @@ def _numbers(racks: Sequence[tuple[str, ...]], depth: int) -> list[int]:
     """Number of the domain above each rack whose path has `depth` values."""
     number = {path: i for i, path in enumerate(sorted({rack[:depth] for rack in racks}))}
     return [number[rack[:depth]] for rack in racks]
-
-
-def _check_counts(racks: int, blocks: int, levels: Sequence[str]) -> None:
-    levels_to_rack(levels)
-    if racks < 1:
-        raise InputError("cluster", "racks", racks, "at least 1 rack")
-    if not 1 <= blocks <= racks:
-        raise InputError("cluster", "blocks", blocks, f"at least 1 block and at most one per rack ({racks})")
-    if blocks > 1 and len(levels) < 3:
-        raise InputError("cluster", "blocks", blocks, f"1, as levels {list(levels)} have none above the rack")
-
-
-def _check_nodes(where: str, nodes: Sequence[tuple[tuple[str, ...], int, bool]]) -> None:
-    seen: set[str] = set()
-    for path, gpus, _ in nodes:
-        if path[-1] in seen:
-            raise InputError(where, f"node {path[-1]}", "two nodes of this name", "one")
-        if gpus < 0:
-            raise InputError(where, f"node {path[-1]}, gpus", gpus, "0 or more GPUs")
-        seen.add(path[-1])
-    if not any(gpus for _, gpus, _ in nodes):
-        raise InputError(where, "gpus", "no GPU in any node", "at least one")
 
 
 def _short(level: str) -> str:

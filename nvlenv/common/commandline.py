@@ -17,14 +17,15 @@ Options(files=('a.json',), racks=8)
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, field, fields
-from functools import wraps
+from functools import partial, wraps
 from inspect import cleandoc
-from types import NoneType, UnionType
+from types import NoneType
 from typing import Any, NoReturn, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 from nvlenv.common.errors import InputError
@@ -33,11 +34,6 @@ DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130  # the last as shells say it
 EMPTY = (None, "", (), False)  # defaults that say nothing
 
 T = TypeVar("T")
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Declared
-# --------------------------------------------------------------------------------------------------------------------
 
 
 def option(
@@ -78,8 +74,8 @@ def option(
 
 def whole(text: str, least: float | None = None, most: float | None = None) -> int:
     """A whole number within bounds. Raises ValueError that says what was expected."""
-    if not re.fullmatch("-?[0-9]{1,19}", text) or not _within(int(text), least, most, None):
-        raise ValueError(f"found {text!r}, expected a whole number{_bounds(least, most, None)}")
+    if not re.fullmatch("-?[0-9]{1,19}", text) or not _within(int(text), least, most):
+        raise ValueError(f"found {text!r}, expected a whole number{_bounds(least, most)}")
     return int(text)
 
 
@@ -88,31 +84,23 @@ def number(text: str, least: float | None = None, most: float | None = None, abo
     try:
         value = float(text)
     except ValueError:
-        value = float("nan")
-    if not abs(value) < float("inf") or not _within(value, least, most, above):
+        value = math.nan
+    if not math.isfinite(value) or not _within(value, least, most, above):
         raise ValueError(f"found {text!r}, expected a number{_bounds(least, most, above)}")
     return value
 
 
-def _within(value: float, least: float | None, most: float | None, above: float | None) -> bool:
+def _within(value: float, least: float | None, most: float | None, above: float | None = None) -> bool:
     low = least is None or value >= least
     return low and (most is None or value <= most) and (above is None or value > above)
 
 
-def _bounds(least: float | None, most: float | None, above: float | None) -> str:
+def _bounds(least: float | None, most: float | None, above: float | None = None) -> str:
     if least is not None and most is not None:
         return f" from {least:.10g} to {most:.10g}"
-    words = [
-        f"{word} {bound:.10g}"
-        for word, bound in (("of at least", least), ("above", above), ("at most", most))
-        if bound is not None
-    ]
-    return " " + " and ".join(words) if words else ""
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Read
-# --------------------------------------------------------------------------------------------------------------------
+    said = {"of at least": least, "above": above, "at most": most}
+    words = " and ".join(f"{word} {bound:.10g}" for word, bound in said.items() if bound is not None)
+    return f" {words}" if words else ""
 
 
 def parse(kind: type[T], argv: Sequence[str], program: str, epilog: str = "") -> T:
@@ -159,20 +147,17 @@ def _declare(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
     hints = get_type_hints(kind)
     groups: dict[str, Any] = {}
     for one in fields(kind):
-        said = dict(one.metadata)
-        place: Any = parser
-        if said["group"]:
-            if said["group"] not in groups:
-                groups[said["group"]] = parser.add_argument_group(said["group"])
-            place = groups[said["group"]]
-        names, rest = _argument(one.name, hints[one.name], one.default, said)
-        place.add_argument(*names, **rest)
+        title = one.metadata["group"]
+        if title and title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        names, rest = _argument(one.name, hints[one.name], one.default, one.metadata)
+        groups.get(title, parser).add_argument(*names, **rest)
 
 
 def _argument(name: str, hint: Any, default: Any, said: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
     """Names and settings of one argument, as argparse takes them."""
     several = get_origin(hint) is tuple
-    inner = get_args(hint)[0] if several else next((a for a in _alternatives(hint) if a is not NoneType), str)
+    inner = get_args(hint)[0] if several else next(a for a in (*get_args(hint), hint) if a is not NoneType)
     rest: dict[str, Any] = {"help": said["help"].replace("%", "%%")}
     if default is not MISSING:
         rest["default"] = default
@@ -198,19 +183,10 @@ def _argument(name: str, hint: Any, default: Any, said: Mapping[str, Any]) -> tu
     return list(said["flags"]) or ["--" + name.replace("_", "-")], rest
 
 
-def _alternatives(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) is UnionType else (hint,)
-
-
 def _converter(kind: type[Any], said: Mapping[str, Any]) -> Callable[[str], Any]:
     bounds = {name: said[name] for name in ("least", "most", "above") if said[name] is not None}
-    convert: Callable[[str], Any] = kind
-    if said["parse"] is not None:
-        convert = said["parse"]
-    elif kind is int:
-        convert = lambda text: whole(text, **bounds)  # noqa: E731
-    elif kind is float:
-        convert = lambda text: number(text, **bounds)  # noqa: E731
+    known: dict[type[Any], Callable[[str], Any]] = {int: partial(whole, **bounds), float: partial(number, **bounds)}
+    convert = said["parse"] or known.get(kind, kind)
 
     def converted(text: str) -> Any:
         try:
@@ -225,11 +201,6 @@ def _converter(kind: type[Any], said: Mapping[str, Any]) -> Callable[[str], Any]
 
 def _made(kind: type[T], found: argparse.Namespace) -> T:
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in vars(found).items()})
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Ended
-# --------------------------------------------------------------------------------------------------------------------
 
 
 class Entry(Protocol):

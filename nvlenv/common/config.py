@@ -35,20 +35,12 @@ CONFIG_ROOTS = tuple(root / "configs" for root in ROOTS)
 
 # What pydantic expected, in the words of a settings file; other kinds of errors keep pydantic's words.
 EXPECTED = {
-    "int_type": "a whole number",
-    "int_parsing": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "float_parsing": "a number",
-    "bool_type": "true or false",
-    "bool_parsing": "true or false",
-    "string_type": "text",
-    "string_too_short": "text",
-    "model_type": "a mapping",
-    "model_attributes_type": "a mapping",
-    "dict_type": "a mapping",
-    "tuple_type": "a list",
-    "list_type": "a list",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("string_type", "string_too_short"), "text"),
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "a mapping"),
+    **dict.fromkeys(("tuple_type", "list_type"), "a list"),
     "missing": "a value",
 }
 
@@ -144,9 +136,8 @@ class _Loader(yaml.SafeLoader):
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value!r} a second time", key.start_mark
-                )
+                problem = f"the key {key.value!r} a second time"
+                raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
 
@@ -214,15 +205,13 @@ def _first_problem(
 
 def _steps(data: Any, error: Any) -> Steps:
     """pydantic's location without the names of the alternatives that it tried."""
+    *location, last = error["loc"] if error["type"] == "missing" else (*error["loc"], None)
     steps: list[str | int] = []
-    here = data
-    location = error["loc"][:-1] if error["type"] == "missing" else error["loc"]
     for step in location:
-        inside = step in here if isinstance(here, dict) else isinstance(here, list) and isinstance(step, int)
-        if inside:
+        if step in data if isinstance(data, dict) else isinstance(data, list) and isinstance(step, int):
             steps.append(step)
-            here = here[step]
-    return (*steps, error["loc"][-1]) if error["type"] == "missing" else tuple(steps)
+            data = data[step]
+    return tuple(steps) if last is None else (*steps, last)
 
 
 def _problem(model: type[BaseModel], data: Any, error: Any, steps: Steps, field: str) -> InputError:
@@ -253,14 +242,14 @@ def _plain(message: str) -> str:
 
 def _models_at(model: type[BaseModel], data: Any, steps: Steps, any_tag: bool = False) -> list[type[BaseModel]]:
     """The models that may describe the value at `steps`; alternatives whose tag is another one are left out."""
-    models, here = [model], data
+    models = [model]
     for step in steps:
-        here = here[step]
+        data = data[step]
         if isinstance(step, str):
             fields = [m.model_fields[step].annotation for m in models if step in m.model_fields]
             models = [inner for annotation in fields for inner in _models_in(annotation)]
-        if not any_tag and isinstance(here, dict):
-            models = [m for m in models if _tag_fits(m, here)] or models
+        if not any_tag and isinstance(data, dict):
+            models = [m for m in models if _tag_fits(m, data)] or models
     return models
 
 

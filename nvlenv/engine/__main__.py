@@ -1,12 +1,12 @@
 """Command line of the placement engine: `python -m nvlenv.engine COMMAND --help`.
 
-A command's module is imported only when it is called, so that help and errors come at once: each has a
-`main(argv) -> int` that reads its own options.
+A command's function `(argv) -> int` reads its own options, and is imported only when it is called, so that help and
+errors come at once.
 """
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 import sys
 
 from nvlenv.common.commandline import command
@@ -22,9 +22,14 @@ COMMANDS = {
     "serve": "answer over HTTP: native API and kube-scheduler extender",
     "gate": "watch gated pods of a Kubernetes cluster and place their gangs",
 }
-MODULES = {name: f"nvlenv.engine.commands.{name}" for name in COMMANDS} | {
-    "serve": "nvlenv.engine.service.command",
-    "gate": "nvlenv.engine.gate.command",
+FUNCTIONS = {
+    "place": "nvlenv.engine.commands.place:place_command",
+    "slots": "nvlenv.engine.commands.slots:slots_command",
+    "explain": "nvlenv.engine.commands.place:explain_command",
+    "defrag": "nvlenv.engine.commands.slots:defrag_command",
+    "replay": "nvlenv.engine.commands.replay:replay_command",
+    "serve": "nvlenv.engine.service.command:serve_command",
+    "gate": "nvlenv.engine.gate.command:gate_command",
 }
 PROGRAM = "python -m nvlenv.engine"
 
@@ -39,7 +44,7 @@ def main(arguments: list[str]) -> int:
     if name not in COMMANDS:
         raise InputError(PROGRAM, "command", repr(name), f"one of {list(COMMANDS)}")
     try:
-        return int(importlib.import_module(MODULES[name]).main(rest))
+        return int(pkgutil.resolve_name(FUNCTIONS[name])(rest))
     except SystemExit as end:  # argparse has already said what is wrong
         return int(end.code or 0)
 

@@ -112,10 +112,6 @@ class NVL72VecEnv(VecEnv):
             raise AttributeError(f"NVL72VecEnv has no attribute {attr_name!r} per simulator; it has {sorted(values)}")
         return [values[attr_name] for _ in self._get_indices(indices)]
 
-    def has_attr(self, attr_name: str) -> bool:
-        """Whether `get_attr` knows it."""
-        return attr_name in ("render_mode", "action_masks", "spec")
-
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Refused: there are no single environments to set it in."""
         raise InputError("NVL72VecEnv.set_attr", attr_name, value, "nothing: simulators are set up by their scenario")

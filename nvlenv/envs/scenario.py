@@ -39,8 +39,9 @@ from nvlenv.common.config import (
 from nvlenv.common.errors import InputError
 from nvlenv.simulator.load import Rules, load
 from nvlenv.simulator.state import Dims, Sim, allocate
-from nvlenv.workload.draw import check_config, class_weights, draw_workload, promise_warnings
+from nvlenv.workload.draw import check_config, class_weights, draw_workload
 from nvlenv.workload.fit import Capacity
+from nvlenv.workload.generate import promise_warnings
 from nvlenv.workload.mix import SyntheticWorkload, TraceWorkload, WorkloadConfig
 
 WorkloadGenerator = Callable[[ClusterSpec, np.random.Generator], Workload]
@@ -161,11 +162,6 @@ class RewardConfig(Model):
     paired: bool = True  # less the cost of the pooled cluster on the same jobs
     scale: Positive = 1.0  # of the sum
 
-    @property
-    def terms(self) -> dict[str, float]:
-        """Name -> weight of every cost term."""
-        return {"waiting": self.waiting, "slowdown": self.slowdown, "lost": self.lost}
-
 
 class Scenario(Model):
     """A cluster, its jobs and the rules between them; frozen, and checked as a whole when it is made."""
@@ -278,12 +274,9 @@ class Scenario(Model):
         """
         job_seed, failure_seed, verification_seed = child_seeds(seed, 3)
         cluster, hours = self._cluster, self.episode.hours
-        streams = []
-        if self.failures is not None:
-            streams.append(self.failures.draw(cluster, hours, failure_seed))
-        if self.verification is not None:
-            streams.append(self.verification.draw(cluster, hours, verification_seed))
-        return Episode(cluster, self._jobs(job_seed), merge_events(streams), self.queue_specs())
+        sources = (self.failures, failure_seed), (self.verification, verification_seed)
+        events = [source.draw(cluster, hours, own) for source, own in sources if source is not None]
+        return Episode(cluster, self._jobs(job_seed), merge_events(events), self.queue_specs())
 
     def _jobs(self, seed: np.random.SeedSequence) -> Workload:
         config = self.workload
@@ -378,23 +371,18 @@ def scenario_names() -> list[str]:
 MOSTLY_FILLED = 0.9  # a workload whose submits reach so far into the window fills it
 
 
-def horizon_of(scenario: Scenario, episode: Episode) -> float:
-    """When the window ends: after the scenario's hours, or with the last submit of a much shorter trace."""
-    last = float(episode.workload.submit[-1]) if len(episode.workload) else 0.0
-    return last if 0 < last < MOSTLY_FILLED * scenario.episode.hours else scenario.episode.hours
-
-
-def warmup_of(scenario: Scenario, episode: Episode) -> float:
-    """When counting starts: the scenario's warm-up, and the same share of a shorter window."""
-    return scenario.episode.warmup_hours * horizon_of(scenario, episode) / scenario.episode.hours
-
-
 def simulator_rules(scenario: Scenario, episode: Episode) -> Rules:
-    """The simulator's settings that a scenario asks for."""
+    """The simulator's settings that a scenario asks for.
+
+    The window ends after the scenario's hours, or with the last submit of a much shorter trace; the warm-up is then the
+    same share of it.
+    """
+    window, last = scenario.episode, float(episode.workload.submit[-1]) if len(episode.workload) else 0.0
+    horizon = last if 0 < last < MOSTLY_FILLED * window.hours else window.hours
     return Rules(
-        horizon=horizon_of(scenario, episode),
-        measure_from=warmup_of(scenario, episode),
-        sample_every=scenario.episode.sample_every_hours,
+        horizon=horizon,
+        measure_from=window.warmup_hours * horizon / window.hours,
+        sample_every=window.sample_every_hours,
         collective=scenario.collective,
         slice_nodes=scenario.slice_nodes,
         hero_share=scenario.hero_share,

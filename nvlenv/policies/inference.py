@@ -7,7 +7,7 @@ argmax, and ties go to the lowest action: racks that look the same are taken in 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,16 +63,10 @@ def shapes(hidden: int) -> dict[str, tuple[int, ...]]:
 
 def work_space(racks: int, hidden: int) -> Work:
     """Zeroed work space for a cluster of so many racks and a network of this width."""
-    return Work(
-        racks=np.zeros((racks, N_RACK), np.float32),
-        job=np.zeros(N_JOB, np.float32),
-        cluster=np.zeros(N_CLUSTER, np.float32),
-        first=np.zeros((racks, hidden)),
-        second=np.zeros((racks, hidden)),
-        shared=np.zeros(hidden),
-        pooled=np.zeros(3 * hidden),
-        logits=np.zeros(2 * racks + 2),
-    )
+    observed = ((racks, N_RACK), N_JOB, N_CLUSTER)
+    layers = ((racks, hidden), (racks, hidden), hidden, 3 * hidden, 2 * racks + 2)
+    arrays: Any = (*(np.zeros(shape, np.float32) for shape in observed), *(np.zeros(shape) for shape in layers))
+    return Work(*arrays)
 
 
 @kernel

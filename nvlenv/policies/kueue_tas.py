@@ -8,7 +8,6 @@ Source of the behaviour: github.com/kubernetes-sigs/kueue at commit ff69552e (be
     snapshot.py  what is free; pod sets one after another; lost nodes and elastic workloads
     counting.py  what the pod set asks for: level, slices, leader; how many pods and slices fit in every domain
     search.py    on which level, and in which of its domains, the pods go; from those domains down to the leaves
-    balanced.py  the even alternative to the search
     quota.py     the tree of ClusterQueues and Cohorts: who may use how much
     preemption.py    who is preempted for a workload that lacks quota or a place
     policy.py, preemption_policy.py    all that as policies of the simulator; cases.py runs recorded cases

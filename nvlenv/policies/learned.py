@@ -21,16 +21,7 @@ from nvlenv.common.errors import InputError
 from nvlenv.common.files import written_whole
 from nvlenv.common.kernel import compiled, kernel
 from nvlenv.policies.inference import Weights, Work, copy, infer, shapes, work_space
-from nvlenv.policies.observation import (
-    CLUSTER_FEATURES,
-    JOB_FEATURES,
-    N_CLUSTER,
-    N_JOB,
-    N_RACK,
-    RACK_FEATURES,
-    SCHEMA_VERSION,
-    observe,
-)
+from nvlenv.policies.observation import N_CLUSTER, N_JOB, N_RACK, SCHEMA_VERSION, observe, schema
 from nvlenv.simulator.decision import Action, Decision
 from nvlenv.simulator.state import Sim
 from nvlenv.simulator.step import advance, step
@@ -39,19 +30,7 @@ FORMAT = "nvlenv-policy"
 FORMAT_VERSION = 1
 LARGEST = 64 * 2**20  # bytes, unpacked: a policy of this kind has some hundred thousand
 WIDEST = 1024  # hidden units
-SCHEMA_PARTS = ("racks", "job", "cluster", "actions")  # lists of names in the schema
 Arrays = dict[str, NDArray[np.float64]]
-
-
-def schema() -> dict[str, Any]:
-    """The observation and action layout that a file must have been made for."""
-    return {
-        "version": SCHEMA_VERSION,
-        "racks": [f.name for f in RACK_FEATURES],
-        "job": [f.name for f in JOB_FEATURES],
-        "cluster": [f.name for f in CLUSTER_FEATURES],
-        "actions": ["place[R]", "open[R]", "fill", "hold"],
-    }
 
 
 def fingerprint(arrays: Arrays) -> str:
@@ -123,8 +102,8 @@ def _read_manifest(path: Path, text: NDArray[Any] | None) -> dict[str, Any]:
         manifest = json.loads(text.tobytes())
     except ValueError:
         raise InputError(path, "manifest", "text that is not JSON", "JSON") from None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        found = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
+    found = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
+    if not isinstance(manifest, dict) or found != FORMAT:
         raise InputError(path, "format", repr(found), repr(FORMAT))
     if manifest.get("format_version") != FORMAT_VERSION:
         raise InputError(path, "format_version", manifest.get("format_version"), str(FORMAT_VERSION))
@@ -138,10 +117,11 @@ def _check_schema(path: Path, found: Any) -> None:
         return
     if not isinstance(found, dict):
         raise InputError(path, "schema", repr(found), f"version {SCHEMA_VERSION}")
-    differing = [part for part in SCHEMA_PARTS if found.get(part) != ours[part]]
-    differences = [f"{part}: {_difference(found.get(part), ours[part])}" for part in differing]
+    version = ours.pop("version")
+    differing = {part: names for part, names in ours.items() if found.get(part) != names}
+    differences = [f"{part}: {_difference(found.get(part), names)}" for part, names in differing.items()]
     what = "; ".join([f"version {found.get('version')}", *differences])
-    raise InputError(path, "schema", what, f"the features of version {SCHEMA_VERSION}")
+    raise InputError(path, "schema", what, f"the features of version {version}")
 
 
 def _difference(theirs: Any, ours: list[str]) -> str:

@@ -126,20 +126,26 @@ CLUSTER_FEATURES: tuple[Feature, ...] = (
 N_RACK, N_JOB, N_CLUSTER = len(RACK_FEATURES), len(JOB_FEATURES), len(CLUSTER_FEATURES)
 
 
-def positions(kind: str, features: tuple[Feature, ...]) -> Any:
+def schema() -> dict[str, Any]:
+    """The observation and action layout that a policy file must have been made for."""
+    return {
+        "version": SCHEMA_VERSION,
+        "racks": [f.name for f in RACK_FEATURES],
+        "job": [f.name for f in JOB_FEATURES],
+        "cluster": [f.name for f in CLUSTER_FEATURES],
+        "actions": ["place[R]", "open[R]", "fill", "hold"],
+    }
+
+
+def _positions(kind: str, features: tuple[Feature, ...]) -> Any:
     """The place of every feature in its array, by name; to numba a tuple of constants."""
     names = [feature.name for feature in features]
     return namedtuple(kind, names)(*range(len(names)))  # type: ignore[misc]
 
 
-RACK = positions("RackPositions", RACK_FEATURES)
-JOB = positions("JobPositions", JOB_FEATURES)
-CLUSTER = positions("ClusterPositions", CLUSTER_FEATURES)
-
-
-@inlined
-def _grid(x):
-    return np.floor(min(1.0, max(-1.0, x)) * GRID + 0.5) / GRID
+RACK = _positions("RackPositions", RACK_FEATURES)
+JOB = _positions("JobPositions", JOB_FEATURES)
+CLUSTER = _positions("ClusterPositions", CLUSTER_FEATURES)
 
 
 @inlined
@@ -168,34 +174,41 @@ def _log2(x, top):
 def observe(sim, racks, job, cluster):
     """Fill the three arrays for the decision at hand (or for none, at the end of a window)."""
     refresh_for(sim, sim.clock[0].slice_nodes * (sim.cap.shape[1] - 1), PATIENCE)
-    c, j = sim.clock[0], sim.clock[0].current
-    for k in range(N_JOB):
-        job[k] = 0.0
-    estimate = 0.0
+    j, estimate = sim.clock[0].current, 0.0
+    _clear(job)
     if j >= 0:
         estimate = sim.jobs[j].estimate_error * sim.jobs[j].work
         _observe_job(sim, j, estimate, job)
         price_opens(sim)
-    _observe_racks(sim, j, estimate, block_of_job(sim) if j >= 0 else (0, 0), racks)
-    ready = 0
-    for r in range(len(sim.racks)):
-        ready += int(sim.racks[r].ready <= c.now)
-    _observe_cluster(sim, ready, cluster)
+    _observe_racks(sim, j, estimate, racks)
+    _observe_cluster(sim, cluster)
 
 
 @inlined
-def _observe_racks(sim, j, estimate, block, racks):
-    """`block`: (height, domain) that holds the rest of the job.
+def _clear(out):
+    for k in range(len(out)):
+        out[k] = 0.0
 
-    One loop over the racks, not a kernel for each: passing the simulator takes as long as filling a row.
-    """
+
+@inlined
+def _to_grid(out):
+    for k in range(len(out)):
+        out[k] = np.floor(min(1.0, max(-1.0, out[k])) * GRID + 0.5) / GRID
+
+
+@inlined
+def _observe_racks(sim, j, estimate, racks):
+    """One loop over the racks, not a kernel for each: passing the simulator takes as long as filling a row."""
     c, n, g = sim.clock[0], len(sim.racks), sim.cap.shape[1] - 1
+    block = block_of_job(sim) if j >= 0 else (0, 0)  # (height, domain) that holds the rest of the job
     p = sim.jobs[j].pod_gpus if j >= 0 else 1
     per_node = g // p
     for r in range(n):
-        for k in range(N_RACK):
-            racks[r, k] = 0.0
-    _count_gpus_here(sim, j, racks)
+        _clear(racks[r])
+    slot = sim.jobs[j].first_gpu if j >= 0 else -1
+    while slot >= 0:  # along the chain of GPUs that the job already has
+        racks[sim.nodes[slot // g].rack, RACK.here] += 1.0
+        slot = sim.gpu_next[slot]
     for r in range(n):
         rack, out = sim.racks[r], racks[r]
         nodes = rack.node1 - rack.node0
@@ -229,17 +242,7 @@ def _observe_racks(sim, j, estimate, block, racks):
             out[RACK.delays_target] = _signed_log_time(over)
             out[RACK.conflicts] = int(over > 0.0 and j != c.target)
     for r in range(n):
-        for k in range(N_RACK):
-            racks[r, k] = _grid(racks[r, k])
-
-
-@inlined
-def _count_gpus_here(sim, j, racks):
-    """GPUs that the job at hand already has in each rack, along the chain of its GPUs."""
-    g, slot = sim.cap.shape[1] - 1, sim.jobs[j].first_gpu if j >= 0 else -1
-    while slot >= 0:
-        racks[sim.nodes[slot // g].rack, RACK.here] += 1.0
-        slot = sim.gpu_next[slot]
+        _to_grid(racks[r])
 
 
 @inlined
@@ -261,27 +264,24 @@ def _observe_job(sim, j, estimate, out):
         out[JOB.drains] = max(0.0, out[JOB.outlasts_pool]) if is_sizeable(sim, j) else 0.0
     if may_wait_for_domain(sim):
         out[JOB.patience] = 1.0 - out[JOB.waited]
-    for k in range(N_JOB):
-        out[k] = _grid(out[k])
+    _to_grid(out)
 
 
 @inlined
-def _observe_cluster(sim, ready, out):
+def _observe_cluster(sim, out):
     c, g, root = sim.clock[0], sim.cap.shape[1] - 1, len(sim.cap) - 1
-    racks = 0
-    for r in range(len(sim.racks)):
-        racks += int(sim.racks[r].node1 > sim.racks[r].node0)
     waiting, weighted = 0, 0.0
     for k in range(len(sim.classes)):
         waiting += sim.classes[k].waiting_gpus
         weighted += sim.classes[k].weight * sim.classes[k].waiting_gpus
-    slots, halves = 0, 0
+    racks, ready, slots, halves = 0, 0, 0, 0
     for r in range(len(sim.racks)):
+        racks += int(sim.racks[r].node1 > sim.racks[r].node0)
+        ready += int(sim.racks[r].ready <= c.now)
         slots += sim.cap[r, g] // c.slice_nodes
         halves += sim.cap[r, g] // max(1, c.slice_nodes // 2)
     capacity = float(c.capacity)
-    for k in range(N_CLUSTER):
-        out[k] = 0.0
+    _clear(out)
     out[CLUSTER.free], out[CLUSTER.whole] = sim.cap[root, 1] / capacity, sim.cap[root, g] * g / capacity
     out[CLUSTER.slots], out[CLUSTER.half_slots] = slots / racks, halves / racks / 2.0
     out[CLUSTER.ready_racks] = ready / racks
@@ -301,5 +301,4 @@ def _observe_cluster(sim, ready, out):
         out[CLUSTER.target_lacks] = max(0.0, 1.0 - sim.cap[root, 1] / target.gpus)
         out[CLUSTER.target_urgency] = _urgency(sim, c.target)
     out[CLUSTER.heroes] = c.hero_waiting / capacity
-    for k in range(N_CLUSTER):
-        out[k] = _grid(out[k])
+    _to_grid(out)

@@ -1,4 +1,4 @@
-"""One way from a name or a file to a policy: `resolve_policy`.
+"""One way from a name or a file to a policy, `resolve_policy`, and from a policy to a played episode, `play`.
 
     best-fit+fill+easy+open    a heuristic, composed as `nvlenv.policies.heuristics.rule` says
     kueue-tas                  Kueue's own placement (`nvlenv.policies.kueue`)
@@ -10,53 +10,24 @@ A function from `Decision` to `Action` is a policy as it is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from nvlenv.common.config import CONFIG_ROOTS, read_yaml
 from nvlenv.common.errors import InputError
 from nvlenv.policies import UNTUNED
-from nvlenv.policies.heuristics.choose import choose
-from nvlenv.policies.heuristics.rule import Rule, parse_rule
+from nvlenv.policies.heuristics.choose import Heuristic
+from nvlenv.policies.heuristics.rule import parse_rule
 from nvlenv.policies.kueue.policy import KUEUE, KueuePolicy
 from nvlenv.policies.kueue.preemption_policy import KUEUE_PREEMPTION, KueuePreemptionPolicy
 from nvlenv.policies.learned import load_policy
-from nvlenv.policies.play import play_rule
-from nvlenv.simulator.decision import Action, Decision, Policy
+from nvlenv.simulator.decision import ActionLayout, Decision, Policy
 from nvlenv.simulator.state import Sim
-
-__all__ = [
-    "BASELINES",
-    "KUEUE",
-    "KUEUE_PREEMPTION",
-    "UNTUNED",
-    "Heuristic",
-    "baseline_name",
-    "fresh_policy",
-    "policy_name",
-    "resolve_policy",
-]
+from nvlenv.simulator.step import advance, step
 
 BASELINES = "baselines.yaml"  # in configs/; written by agents.tune
 
 
 _KUEUE = {KUEUE: KueuePolicy, KUEUE_PREEMPTION: KueuePreemptionPolicy}
-
-
-@dataclass(frozen=True)
-class Heuristic:
-    """A composed heuristic with the one policy signature."""
-
-    name: str
-    rule: Rule
-
-    def __call__(self, decision: Decision) -> Action:
-        """The action that the rule takes."""
-        return int(choose(decision.sim, self.rule))
-
-    def play(self, sim: Sim) -> None:
-        """Play an episode to its end inside compiled code."""
-        play_rule(sim, self.rule)
 
 
 def resolve_policy(policy: str | Path | Policy) -> Policy:
@@ -101,3 +72,18 @@ def baseline_name(scenario: str) -> str:
                 raise InputError(file, scenario, repr(entry), "a mapping with the name of a policy")
             return str(entry["policy"])
     return UNTUNED
+
+
+def play(policy: Policy, sim: Sim) -> None:
+    """Play from the start of the episode to the end of the window.
+
+    A policy with a method `play` does so by itself, heuristics and policy files inside one compiled loop; any other is
+    asked decision by decision.
+    """
+    if hasattr(policy, "play"):
+        policy.play(sim)
+        return
+    layout = ActionLayout(len(sim.racks))
+    alive = advance(sim)
+    while alive:
+        alive = step(sim, policy(Decision(sim, sim.mask, layout)))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nvlenv.cluster.types import ClusterSpec, FloatArray, IntArray, Mode, Workload
 from nvlenv.common.errors import InputError
@@ -50,6 +50,12 @@ class Capacity:
         if self.gpus == 0:
             raise InputError("cluster", "cordoned", "no node that takes pods", "at least one")
 
+    def cut(self, classes: Sequence[JobTraits], k: IntArray, gpus: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """(n,) GPUs, GPUs per pod (as the class says, else a whole node) and per slice of jobs of the classes `k`."""
+        pods = np.minimum(gpus, np.array([each.gpus_per_pod or self.node for each in classes], np.int32)[k])
+        gpus, slices = cut_slices(gpus, np.array([each.slice_gpus for each in classes], np.int32)[k], pods)
+        return gpus, pods, slices
+
     def height(self, traits: JobTraits) -> int:
         """Levels above the rack of a class's promise; raises `InputError` for an unknown level or a single node."""
         if traits.level is None:
@@ -87,13 +93,15 @@ class Capacity:
         required = traits.placement is Mode.REQUIRED
         if self._holds(required, self.height(traits), pod, slice_gpus or gpus) < gpus:
             where = "one domain" if required and not traits.slice_gpus else "the cluster"
-            expected = f"at most {self.largest(traits)}, what {where} could ever hold"
-            self._refuse(traits, "sizes", f"{gpus} GPUs", expected)
+            self._refuse(
+                traits, "sizes", f"{gpus} GPUs", f"at most {self.largest(traits)}, what {where} could ever hold"
+            )
 
     def check_workload(self, jobs: Workload, where: str) -> None:
         """Raise `InputError` for the first job that could never run here."""
         shapes = np.stack([jobs.mode, jobs.height, jobs.gpus_per_pod, jobs.slice_gpus, jobs.gpus])
-        for (mode, height, pod, slice_gpus, gpus), job in zip(*_distinct(shapes), strict=True):
+        distinct, first = np.unique(shapes, axis=1, return_index=True)
+        for (mode, height, pod, slice_gpus, gpus), job in zip(distinct.T.tolist(), first.tolist(), strict=True):
             if height > len(self.cluster.levels) - 2:
                 raise InputError(where, f"job {job}, height", height, f"at most {len(self.cluster.levels) - 2}")
             if pod > self.node:
@@ -117,15 +125,3 @@ class Capacity:
 
     def _refuse(self, traits: JobTraits, field: str, found: object, expected: str) -> NoReturn:
         raise InputError("workload", f"{traits.name}.{field}", found, expected)
-
-
-def _distinct(shapes: IntArray) -> tuple[list[list[int]], list[int]]:
-    """The distinct columns, and where each occurs first."""
-    distinct, first = np.unique(shapes, axis=1, return_index=True)
-    return distinct.T.tolist(), first.tolist()
-
-
-def pod_of(traits: JobTraits, gpus: NDArray[np.integer], node: int) -> IntArray:
-    """(n,) GPUs of one pod: as the class says, else a whole node; never more than the job."""
-    pods: IntArray = np.minimum(gpus, traits.gpus_per_pod or node).astype(np.int32)
-    return pods

@@ -1,7 +1,7 @@
 """The generator: jobs drawn from classes at a target offered load, in one vectorised pass.
 
 First when jobs are submitted (independently, by the hour of the day, or in bursts), then what every job has from its
-class alone, then the draw of all of them.
+class alone, then the draw of all of them, and which classes ask for more than racks promise.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nvlenv.cluster.types import BoolArray, ClusterSpec, FloatArray, IntArray, Workload
-from nvlenv.workload.fit import Capacity, cut_slices, pod_of
+from nvlenv.cluster.hardware import NODES_PER_RACK, SLICE_NODES
+from nvlenv.cluster.types import BoolArray, ClusterSpec, FloatArray, IntArray, Mode, Workload
+from nvlenv.workload.fit import Capacity
 from nvlenv.workload.mix import Bursty, Daily, JobClass, JobTraits, Poisson, SyntheticWorkload
 
 # All arrival processes are one: a Poisson process whose rate is the mean rate times an hourly factor of mean 1. It is
@@ -106,33 +107,26 @@ def spread_batches(
     return times[origin] + since - since[first][origin], origin
 
 
-class ClassColumns:
-    """The columns that depend on the class alone, one value per class (C,), and the names that number them."""
-
-    def __init__(self, classes: Sequence[JobTraits], room: Capacity) -> None:
-        for traits in classes:
-            room.check(traits)
-        self.class_names = tuple(dict.fromkeys(traits.name for traits in classes))
-        self.queue_names = tuple(dict.fromkeys(traits.queue for traits in classes))
-        hours = [np.inf if t.checkpoint_interval_h is None else t.checkpoint_interval_h for t in classes]
-        self._columns: dict[str, NDArray[Any]] = {
-            "mode": np.array([t.placement for t in classes], np.int8),
-            "height": np.array([room.height(t) for t in classes], np.int8),
-            "comm_fraction": np.array([t.comm_fraction for t in classes], np.float64),
-            "priority": np.array([t.priority for t in classes], np.int32),
-            "queue": np.array([self.queue_names.index(t.queue) for t in classes], np.int32),
-            "job_class": np.array([self.class_names.index(t.name) for t in classes], np.int32),
-            "preemptible": np.array([t.preemptible for t in classes], np.bool_),
-            "preempts": np.ones(len(classes), np.bool_),
-            "movable": np.array([t.movable for t in classes], np.bool_),
-            "checkpoint_interval": np.array(hours, np.float64),
-            "restart_time": np.array([t.restart_time_h for t in classes], np.float64),
-        }
-
-    def take(self, index: NDArray[np.integer]) -> dict[str, Any]:
-        """Those columns for jobs whose classes are `index` (n,), and the names."""
-        picked: dict[str, Any] = {name: column[index] for name, column in self._columns.items()}
-        return picked | {"class_names": self.class_names, "queue_names": self.queue_names}
+def class_columns(classes: Sequence[JobTraits], k: IntArray, room: Capacity) -> dict[str, Any]:
+    """What jobs of the classes `k` (n,) have from their class alone: columns of the workload, and its names."""
+    class_names = tuple(dict.fromkeys(traits.name for traits in classes))
+    queue_names = tuple(dict.fromkeys(traits.queue for traits in classes))
+    hours = [np.inf if t.checkpoint_interval_h is None else t.checkpoint_interval_h for t in classes]
+    columns: dict[str, NDArray[Any]] = {
+        "mode": np.array([t.placement for t in classes], np.int8),
+        "height": np.array([room.height(t) for t in classes], np.int8),
+        "comm_fraction": np.array([t.comm_fraction for t in classes], np.float64),
+        "priority": np.array([t.priority for t in classes], np.int32),
+        "queue": np.array([queue_names.index(t.queue) for t in classes], np.int32),
+        "job_class": np.array([class_names.index(t.name) for t in classes], np.int32),
+        "preemptible": np.array([t.preemptible for t in classes], np.bool_),
+        "preempts": np.ones(len(classes), np.bool_),
+        "movable": np.array([t.movable for t in classes], np.bool_),
+        "checkpoint_interval": np.array(hours, np.float64),
+        "restart_time": np.array([t.restart_time_h for t in classes], np.float64),
+    }
+    picked = {name: column[k] for name, column in columns.items()}
+    return {**picked, "class_names": class_names, "queue_names": queue_names}
 
 
 def noisy(duration: FloatArray, sigma: float, rng: np.random.Generator) -> FloatArray:
@@ -147,47 +141,29 @@ DEFAULT_JOBS = 3000
 class Mix:
     """Every size of every class, K in all, as arrays (K,): what one draw picks from."""
 
-    columns: ClassColumns
     share: FloatArray  # of the jobs, sums to 1
     job_class: IntArray  # index of the class
     gpus: IntArray
     gpus_per_pod: IntArray
     slice_gpus: IntArray
     batched: BoolArray
-    log_median: FloatArray  # (C,) of the run time in h, per class
-    sigma: FloatArray  # (C,)
-    min_h: FloatArray  # (C,)
-    max_h: FloatArray  # (C,)
     gpu_hours: float  # expected, of one job
 
 
 def build_mix(classes: tuple[JobClass, ...], room: Capacity) -> Mix:
     """Check the classes against the cluster; raises `InputError` for a job that could never run."""
-    columns = ClassColumns(classes, room)
+    for job_class in classes:
+        room.check(job_class)
     number = np.repeat(np.arange(len(classes), dtype=np.int32), [len(c.sizes) for c in classes])
     asked = np.array([size for c in classes for size in c.sizes], np.int32)
-    pods = np.concatenate([pod_of(c, np.array(list(c.sizes), np.int32), room.node) for c in classes])
-    limits = np.array([c.slice_gpus for c in classes], np.int32)[number]
-    gpus, slices = cut_slices(asked, limits, pods)
-    for cell, k in enumerate(number.tolist()):
-        room.check_size(classes[k], int(asked[cell]), int(gpus[cell]), int(pods[cell]), int(slices[cell]))
+    gpus, pods, slices = room.cut(classes, number, asked)
+    for k, *cell in zip(*(column.tolist() for column in (number, asked, gpus, pods, slices)), strict=True):
+        room.check_size(classes[k], *cell)
     share = np.concatenate([c.share * np.array(list(c.sizes.values())) / sum(c.sizes.values()) for c in classes])
     share /= share.sum()
     means = np.array([c.duration.mean() for c in classes])
-    return Mix(
-        columns=columns,
-        share=share,
-        job_class=number,
-        gpus=gpus,
-        gpus_per_pod=pods,
-        slice_gpus=slices,
-        batched=np.array([c.batched for c in classes])[number],
-        log_median=np.log([c.duration.median_h for c in classes]),
-        sigma=np.array([c.duration.sigma for c in classes]),
-        min_h=np.array([c.duration.min_h for c in classes]),
-        max_h=np.array([c.duration.max_h for c in classes]),
-        gpu_hours=float(np.dot(share, gpus * means[number])),
-    )
+    batched = np.array([c.batched for c in classes])[number]
+    return Mix(share, number, gpus, pods, slices, batched, gpu_hours=float(np.dot(share, gpus * means[number])))
 
 
 def generate(config: SyntheticWorkload, cluster: ClusterSpec, rng: np.random.Generator) -> Workload:
@@ -200,11 +176,17 @@ def generate(config: SyntheticWorkload, cluster: ClusterSpec, rng: np.random.Gen
     """
     room = Capacity(cluster)
     mix = build_mix(config.classes, room)
-    submit, cell = _arrive(config, mix, config.load * room.gpus / mix.gpu_hours, rng)
-    job_class = mix.job_class[cell]
-    score = rng.standard_normal(len(cell))
-    drawn = np.exp(mix.log_median[job_class] + mix.sigma[job_class] * score)
-    duration = np.clip(drawn, mix.min_h[job_class], mix.max_h[job_class])
+    rate = config.load * room.gpus / mix.gpu_hours  # jobs per hour
+    jobs = DEFAULT_JOBS if config.jobs is None and config.hours is None else config.jobs
+    if isinstance(config.arrivals, Bursty):
+        submit, cell = _arrive_in_batches(config.arrivals, mix, rate, jobs, config.hours, rng)
+    else:
+        submit = arrival_times(config.arrivals, rate, jobs, config.hours, rng)
+        cell = _pick(mix.share, len(submit), rng)
+    k, times = mix.job_class[cell], [c.duration for c in config.classes]
+    sigma, least, most = (np.array([getattr(t, name) for t in times])[k] for name in ("sigma", "min_h", "max_h"))
+    drawn = np.exp(np.log([t.median_h for t in times])[k] + sigma * rng.standard_normal(len(cell)))
+    duration = np.clip(drawn, least, most)
     return Workload(
         submit=submit,
         gpus=mix.gpus[cell],
@@ -213,17 +195,8 @@ def generate(config: SyntheticWorkload, cluster: ClusterSpec, rng: np.random.Gen
         duration=duration,
         estimate=noisy(duration, config.estimate_sigma, rng),
         source="synthetic",
-        **mix.columns.take(job_class),
+        **class_columns(config.classes, k, room),
     )
-
-
-def _arrive(config: SyntheticWorkload, mix: Mix, rate: float, rng: np.random.Generator) -> tuple[FloatArray, IntArray]:
-    """Submit times (n,) in h and the cell of the mix of each job; `rate` is jobs per hour."""
-    jobs = DEFAULT_JOBS if config.jobs is None and config.hours is None else config.jobs
-    if isinstance(config.arrivals, Bursty):
-        return _arrive_in_batches(config.arrivals, mix, rate, jobs, config.hours, rng)
-    submit = arrival_times(config.arrivals, rate, jobs, config.hours, rng)
-    return submit, _pick(mix.share, len(submit), rng)
 
 
 def _arrive_in_batches(
@@ -253,3 +226,39 @@ def _pick(weight: FloatArray, count: int, rng: np.random.Generator) -> IntArray:
     found = np.searchsorted(edges, rng.random(count) * edges[-1], side="right")
     picked: IntArray = np.minimum(found, len(weight) - 1).astype(np.int32)
     return picked
+
+
+# Vendors of NVL72 racks promise 16 of the 18 nodes, so that one or two may fail or be serviced. A job that needs all 18
+# in one rack can start on a good day only: it waits for repairs that nobody owes it.
+PROMISED = {NODES_PER_RACK: SLICE_NODES}  # nodes of a full rack -> nodes that are promised of it
+NAMED = 4  # racks that a warning names
+
+
+def promise_warnings(classes: tuple[JobClass, ...], cluster: ClusterSpec) -> list[str]:
+    """One line for every class with required jobs, or slices, of more nodes than a rack promises."""
+    promised = PROMISED.get(int(np.bincount(cluster.node_rack).max()))
+    if promised is None:
+        return []
+    room = Capacity(cluster)
+    mix = build_mix(classes, room)
+    piece = np.where(mix.slice_gpus > 0, mix.slice_gpus, mix.gpus)
+    lines = []
+    for k, job_class in enumerate(classes):
+        if job_class.placement is not Mode.REQUIRED or room.height(job_class) > 0:
+            continue
+        cells = np.flatnonzero(mix.job_class == k)
+        widest = cells[np.argmax(piece[cells])]
+        nodes = -(-int(piece[widest]) // room.node)
+        if nodes > promised:
+            pod = int(mix.gpus_per_pod[widest])
+            lines.append(_line(job_class.name, nodes, promised, cluster, room.pods(0, pod) * pod >= piece[widest]))
+    return lines
+
+
+def _line(name: str, nodes: int, promised: int, cluster: ClusterSpec, wide: np.ndarray) -> str:
+    racks = [cluster.rack_names[r] for r in np.flatnonzero(wide)]
+    shown = ", ".join(racks[:NAMED]) + (f" and {len(racks) - NAMED} more" if len(racks) > NAMED else "")
+    return (
+        f"jobs of class {name!r} ask for {nodes} nodes in one rack, but racks promise {promised}: "
+        f"{len(racks)} of {cluster.racks} racks have so many when all their nodes are well ({shown})"
+    )

@@ -105,73 +105,37 @@ class JobClass(JobTraits):
         return self
 
 
-def lab_classes() -> tuple[JobClass, ...]:
-    """The mix of the lab-16 scenario: a large language model lab by number of jobs.
-
-    Training saves its state every half hour to hour and needs 12 minutes to be placed, loaded and warm again (operators
-    tell of 15-60 and 10-20 minutes); a hero saves more often, because the more GPUs, the more often one fails.
-    An evaluation starts over, a replica of a service has nothing to lose but the time to load its weights.
-    """
-    inference = JobClass(
-        name="inference",
-        share=0.31,
-        sizes={1: 0.30, 2: 0.30, 4: 0.25, 8: 0.15},
-        duration=Duration(median_h=8, sigma=0.8),
-        priority=3,
-        preemptible=False,
-        movable=True,
-        checkpoint_interval_h=0,
-    )
-    evaluation = JobClass(
-        name="evaluation",
-        share=0.31,
-        sizes={1: 0.30, 2: 0.20, 4: 0.30, 8: 0.20},
-        duration=Duration(median_h=0.4, sigma=1.0),
-        batched=True,
-    )
-    post_training = JobClass(
-        name="post-training",
-        mode="preferred",
-        share=0.31,
-        sizes={8: 0.35, 16: 0.30, 32: 0.20, 64: 0.15},
-        duration=Duration(median_h=3, sigma=0.9),
-        comm_fraction=0.10,
-        priority=2,
-        checkpoint_interval_h=1,
-        restart_time_h=0.2,
-        batched=True,
-    )
-    pre_training = JobClass(
-        name="pre-training",
-        mode="required",
-        slice_gpus=64,
-        share=0.062,
-        sizes={64: 0.6, 128: 0.3, 256: 0.1},
-        duration=Duration(median_h=10, sigma=0.7),
-        comm_fraction=0.20,
-        priority=3,
-        checkpoint_interval_h=1,
-        restart_time_h=0.2,
-        weight=2,
-    )
-    hero = JobClass(
-        name="hero",
-        mode="required",
-        slice_gpus=64,
-        share=0.005,
-        sizes={384: 0.5, 512: 0.5},
-        duration=Duration(median_h=24, sigma=0.4),
-        comm_fraction=0.30,
-        priority=4,
-        preemptible=False,
-        checkpoint_interval_h=0.5,
-        restart_time_h=0.2,
-        weight=4,
-    )
-    return inference, evaluation, post_training, pre_training, hero
-
-
-DEFAULT_CLASSES = lab_classes()
+# The mix of the lab-16 scenario: a large language model lab by number of jobs. Training saves its state every half hour
+# to hour and needs 12 minutes to be placed, loaded and warm again (operators tell of 15-60 and 10-20 minutes); a hero
+# saves more often, because the more GPUs, the more often one fails. An evaluation starts over, a replica of a service
+# has nothing to lose but the time to load its weights.
+# fmt: off
+DEFAULT_CLASSES = (
+    JobClass(
+        name="inference", share=0.31, priority=3, preemptible=False, movable=True, checkpoint_interval_h=0,
+        sizes={1: 0.30, 2: 0.30, 4: 0.25, 8: 0.15}, duration=Duration(median_h=8, sigma=0.8),
+    ),
+    JobClass(
+        name="evaluation", share=0.31, batched=True,
+        sizes={1: 0.30, 2: 0.20, 4: 0.30, 8: 0.20}, duration=Duration(median_h=0.4, sigma=1.0),
+    ),
+    JobClass(
+        name="post-training", share=0.31, batched=True, priority=2, mode="preferred", comm_fraction=0.10,
+        sizes={8: 0.35, 16: 0.30, 32: 0.20, 64: 0.15}, duration=Duration(median_h=3, sigma=0.9),
+        checkpoint_interval_h=1, restart_time_h=0.2,
+    ),
+    JobClass(
+        name="pre-training", share=0.062, priority=3, weight=2, mode="required", slice_gpus=64, comm_fraction=0.20,
+        sizes={64: 0.6, 128: 0.3, 256: 0.1}, duration=Duration(median_h=10, sigma=0.7),
+        checkpoint_interval_h=1, restart_time_h=0.2,
+    ),
+    JobClass(
+        name="hero", share=0.005, priority=4, weight=4, mode="required", slice_gpus=64, comm_fraction=0.30,
+        sizes={384: 0.5, 512: 0.5}, duration=Duration(median_h=24, sigma=0.4), preemptible=False,
+        checkpoint_interval_h=0.5, restart_time_h=0.2,
+    ),
+)
+# fmt: on
 
 
 class Poisson(Model):
@@ -266,7 +230,7 @@ class TraceWorkload(Model):
     kind: Literal["trace"] = "trace"
     path: Path
     format: str = "auto"
-    mapping: tuple[MappingRule, ...] = ()  # empty: the defaults of nvlenv.workload.mapping
+    mapping: tuple[MappingRule, ...] = ()  # empty: `nvlenv.workload.draw.default_rules`
     source_gpus: Count | None = None  # GPUs of the trace's own cluster; None: as known for its format
     thin: bool = True  # False: replay all jobs at full size
     cap_share: Annotated[float, Field(gt=0, le=1)] = 0.5  # largest job as a share of the cluster

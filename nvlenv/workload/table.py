@@ -22,10 +22,9 @@ MISSING = frozenset({"", "nan", "NaN", "NaT", "None", "none", "null", "NULL", "N
 def _refuse_binary(path: Path, head: bytes) -> None:
     if not head:
         raise InputError(path, "", "an empty file", "a job trace")
-    if head[257:262] == b"ustar":
-        raise InputError(path, "", "a tar archive", "the table inside it: unpack the archive first")
-    if head[:4] == b"PK\x03\x04":
-        raise InputError(path, "", "a zip archive", "the table inside it: unpack the archive first")
+    archive = "tar" if head[257:262] == b"ustar" else "zip" if head[:4] == b"PK\x03\x04" else ""
+    if archive:
+        raise InputError(path, "", f"a {archive} archive", "the table inside it: unpack the archive first")
     if b"\0" in head:
         raise InputError(path, "", "binary data", "a text file, plain or gzip")
 
@@ -120,8 +119,8 @@ def timestamp(text: str) -> float:
     """Seconds since 1970 of a date and time; its offset is honoured, and no offset is read as UTC."""
     if "/" in text:  # Lingjun writes months, days and hours without leading zeros
         date, _, clock = text.partition(" ")
-        year, month, day = (int(part) for part in date.split("/"))
-        hour, minute, second = (int(part) for part in [*clock.split(":"), "0"][:3])
+        year, month, day = map(int, date.split("/"))
+        hour, minute, second = map(int, [*clock.split(":"), "0"][:3])
         moment = datetime(year, month, day, hour, minute, second)
     else:
         moment = datetime.fromisoformat(text)

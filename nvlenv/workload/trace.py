@@ -112,20 +112,6 @@ class Trace:
         return numbers
 
 
-class _Names:
-    """Strings as small integers, numbered by first appearance."""
-
-    def __init__(self) -> None:
-        self.codes: dict[str, int] = {}
-        self.column = array("i")
-
-    def append(self, name: str) -> None:
-        self.column.append(self.codes.setdefault(name, len(self.codes)))
-
-    def take(self, order: IntArray) -> IntArray:
-        return np.frombuffer(self.column, np.int32)[order]
-
-
 def _flaw(job: TraceJob) -> str | None:
     """Why this job cannot be replayed."""
     if not 0 < job.gpus < math.inf:
@@ -142,37 +128,41 @@ def collect(path: Path, format: Format) -> Trace:
 
     Raises `InputError` if no job is left.
     """
-    submit, gpus, duration = array("d"), array("d"), array("d")
-    kind, user, status = _Names(), _Names(), _Names()
+    numbers = [array("d"), array("d"), array("d")]  # submit, GPUs, duration
+    codes = [array("i"), array("i"), array("i")]  # kind, user, status: strings, numbered by first appearance
+    known: tuple[dict[str, int], ...] = ({}, {}, {})
     dropped: Counter[str] = Counter()
     for entry in format.read(path):
         reason = entry if isinstance(entry, str) else _flaw(entry)
         if isinstance(entry, str) or reason:
             dropped[str(reason)] += 1
             continue
-        submit.append(entry.submit_s)
-        gpus.append(entry.gpus)
-        duration.append(entry.duration_s)
-        kind.append(entry.kind.lower() or UNKNOWN)
-        user.append(entry.user or NO_USER)
-        status.append(entry.status or UNKNOWN)
-    rows = len(submit) + dropped.total()
-    if not submit:
+        for column, value in zip(numbers, entry[:3], strict=True):
+            column.append(value)
+        words = entry.kind.lower() or UNKNOWN, entry.user or NO_USER, entry.status or UNKNOWN
+        for code, numbered, word in zip(codes, known, words, strict=True):
+            code.append(numbered.setdefault(word, len(numbered)))
+    kept = len(numbers[0])
+    rows = kept + dropped.total()
+    if not kept:
         reasons = ", ".join(f"{reason}: {count}" for reason, count in dropped.most_common()) or "nothing in it"
         raise InputError(path, f"format {format.name}", f"no job to replay in {rows} rows ({reasons})", "at least one")
-    times = np.frombuffer(submit, np.float64)
+    times = np.frombuffer(numbers[0], np.float64)
     order = np.argsort(times, kind="stable").astype(np.int32)
+    gpus, duration = (np.frombuffer(column, np.float64)[order] for column in numbers[1:])
+    kind, user, status = (np.frombuffer(code, np.int32)[order] for code in codes)
+    kind_names, user_names, status_names = (tuple(names) for names in known)
     return Trace(
         submit_s=times[order] - times[order[0]],
-        gpus=np.frombuffer(gpus, np.float64)[order],
-        duration_s=np.frombuffer(duration, np.float64)[order],
-        kind=kind.take(order),
-        user=user.take(order),
-        status=status.take(order),
-        kind_names=tuple(kind.codes),
-        user_names=tuple(user.codes),
-        status_names=tuple(status.codes),
+        gpus=gpus,
+        duration_s=duration,
+        kind=kind,
+        user=user,
+        status=status,
+        kind_names=kind_names,
+        user_names=user_names,
+        status_names=status_names,
         source=path.name,
         source_gpus=format.source_gpus,
-        report=TraceReport(format.name, rows, len(submit), dict(dropped.most_common()), format.note),
+        report=TraceReport(format.name, rows, kept, dict(dropped.most_common()), format.note),
     )

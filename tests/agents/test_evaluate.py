@@ -18,8 +18,7 @@ from agents.evaluation.tables import summary_table
 from agents.learning.network import network_arrays
 from nvlenv.envs.scenario import Scenario, load_scenario, prepare
 from nvlenv.policies.learned import save_policy
-from nvlenv.policies.play import play
-from nvlenv.policies.resolver import baseline_name, resolve_policy
+from nvlenv.policies.resolver import baseline_name, play, resolve_policy
 from nvlenv.simulator.decision import Decision
 from tests.agents.decisions import perturbed
 
@@ -143,7 +142,7 @@ def test_planted_policies_are_told_apart_in_the_table(small: Scenario) -> None:
     """Equal: the same rule under a name with its default spelled out. Worse: LeastAllocated."""
     equal = "best-fit+easy(share=0)+open"
 
-    results, _ = compare.compare_on_scenario(small, ["best-fit+easy+open", equal, "least-allocated"], 12, quiet=True)
+    results = compare.compare_on_scenario(small, ["best-fit+easy+open", equal, "least-allocated"], 12, quiet=True)
 
     rows = results["summary"]["policies"]
     assert rows[equal]["difference"]["verdict"] == "tie"

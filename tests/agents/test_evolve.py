@@ -11,7 +11,7 @@ import pytest
 
 from agents.evolve import main
 from agents.search import evolution
-from agents.search.evolution import HISTORY, POLICY, STATE, STEPS, RelativeCost, Scorer, first_arrays
+from agents.search.evolution import HISTORY, POLICY, STATE, STEPS, RelativeCost, dimensions, first_arrays, moved
 from nvlenv.engine import load_policy
 from nvlenv.envs.scenario import Scenario
 from nvlenv.policies.learned import LearnedPolicy, fingerprint, read_policy_file, save_policy
@@ -33,15 +33,14 @@ def run(scenario: str, out: Path, generations: int, *more: str) -> int:
 
 def test_no_step_is_the_start_and_a_step_moves_only_the_prior() -> None:
     start = first_arrays("")
-    scorer = Scorer(start)
-    assert fingerprint(scorer.arrays(np.zeros(scorer.size))) == fingerprint(start)
-    moved = scorer.arrays(np.ones(scorer.size))
+    assert fingerprint(moved(start, np.zeros(dimensions(start)))) == fingerprint(start)
+    stepped = moved(start, np.ones(dimensions(start)))
     for name, array in start.items():
         expected = array.copy()
         for (searched, column), step in STEPS.items():
             if searched == name:
                 expected[..., column] += step
-        assert np.array_equal(moved[name], expected), name
+        assert np.array_equal(stepped[name], expected), name
 
 
 def test_candidates_of_a_generation_play_the_same_workloads_and_the_next_one_plays_others(small_file: str) -> None:

@@ -13,9 +13,8 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3.common.envs import IdentityEnv
 
 from agents import export
-from agents.learning.export import OPSET, export_onnx, export_policy, load_network
-from agents.learning.network import PlacementNetwork
-from agents.learning.policy import PlacementPolicy
+from agents.learning.model import PlacementPolicy
+from agents.learning.network import OPSET, PlacementNetwork, export_onnx, export_policy, load_network
 from nvlenv.engine import load_policy
 from nvlenv.envs.env import action_space, observation_space
 from nvlenv.envs.sb3 import NVL72VecEnv

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agents.learning.config import TrainConfig
+from agents.learning.model import TrainConfig
 from agents.scaling import Constants, main, measure_constants
 from tests.agents.learning.test_distributed import CONFIG
 

@@ -13,10 +13,8 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import BaseCallback
 
 from agents import train as training
-from agents.learning.config import TrainConfig
-from agents.learning.model import make_env, make_model
+from agents.learning.model import TrainConfig, make_env, make_model, network_of
 from agents.learning.network import network_arrays
-from agents.learning.policy import network_of
 from nvlenv.common.errors import InputError
 from nvlenv.engine import load_policy
 from nvlenv.policies.learned import read_policy_file

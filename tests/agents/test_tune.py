@@ -15,9 +15,10 @@ from agents.search.tuning import REFERENCES, Combination, RuleSearch, all_combin
 from agents.tune import main
 from nvlenv.envs.scenario import Scenario
 from nvlenv.policies import resolver
+from nvlenv.policies.heuristics.choose import Heuristic
 from nvlenv.policies.heuristics.packing import PACKINGS
 from nvlenv.policies.heuristics.rule import MODIFIERS
-from nvlenv.policies.resolver import Heuristic, baseline_name, resolve_policy
+from nvlenv.policies.resolver import baseline_name, resolve_policy
 
 FEW = [Combination(packing) for packing in ("first-fit", "least-allocated", "best-fit")]
 EASY = Combination("best-fit", (("hold", ()), ("easy", (("spare", 1),)), ("open", ())))

@@ -19,9 +19,9 @@ from agents.evaluation.figures import OKABE_ITO, STYLE, save
 from nvlenv.common.commandline import command
 from nvlenv.envs.batch import Batch
 from nvlenv.envs.scenario import load_scenario, prepare
+from nvlenv.policies.heuristics.choose import play_rule
 from nvlenv.policies.heuristics.rule import parse_rule
 from nvlenv.policies.observation import N_CLUSTER, N_JOB, N_RACK, observe
-from nvlenv.policies.play import play_rule
 from nvlenv.simulator.state import Sim
 from tests.benchmarks.support.figures import shown
 from tests.benchmarks.support.work import RULE, choices, in_use, lab, seconds

@@ -11,10 +11,8 @@ import onnxruntime
 import pytest
 import torch
 
-from agents.learning.config import TrainConfig
-from agents.learning.export import export_onnx, export_policy
-from agents.learning.model import make_model
-from agents.learning.policy import network_of
+from agents.learning.model import TrainConfig, make_model, network_of
+from agents.learning.network import export_onnx, export_policy
 from nvlenv.engine import load_policy
 from nvlenv.envs.sb3 import NVL72VecEnv
 from nvlenv.envs.scenario import load_scenario

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from nvlenv.envs.scenario import prepare, simulator_rules
+from nvlenv.policies.heuristics.choose import play_rule
 from nvlenv.policies.heuristics.rule import parse_rule
-from nvlenv.policies.play import play_rule
 from tests.benchmarks.support.figures import Figure, fastest
 from tests.benchmarks.support.work import RULE, lab, play, record, seconds
 from tests.simulator.reference import Action, Reference

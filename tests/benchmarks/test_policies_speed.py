@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from nvlenv.envs.scenario import Episode, Scenario, load_scenario, prepare
+from nvlenv.policies.heuristics.choose import play_rule
 from nvlenv.policies.heuristics.packing import PACKINGS
 from nvlenv.policies.heuristics.rule import parse_rule
-from nvlenv.policies.play import play_rule
 
 EVERYTHING = "slurm-block+fill+tight+delay+hold+easy(share=0.1,spare=1)+open-hero"
 NAMES = (*PACKINGS, "best-fit+fill+easy+open", "rack-fgd+tight+easy(spare=1)+open", EVERYTHING)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from nvlenv.envs.scenario import load_scenario, prepare
+from nvlenv.policies.heuristics.choose import play_rule
 from nvlenv.policies.heuristics.rule import parse_rule
-from nvlenv.policies.play import play_rule
 from tests.benchmarks.support.figures import Figure, fastest
 from tests.benchmarks.support.work import RULE, play, replay_of, run_python, seconds, write_swf
 

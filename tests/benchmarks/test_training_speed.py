@@ -12,8 +12,7 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from agents.learning.config import TrainConfig
-from agents.learning.model import make_env, make_model
+from agents.learning.model import TrainConfig, make_env, make_model
 from agents.learning.network import PlacementNetwork
 from nvlenv.envs.env import NVL72Env
 from tests.benchmarks.support.figures import Figure

@@ -55,7 +55,7 @@ def test_what_ships_is_found_wherever_the_package_lies(tmp_path: Path, monkeypat
         ("actions=[open]", lambda s: s.actions == ("open",)),
         ("failures={}", lambda s: s.failures.node_mtbf_hours == 10_000),
         ("failures.node_mtbf_hours=.inf", lambda s: s.failures.node_mtbf_hours == np.inf),
-        ("reward.slowdown=0.5", lambda s: s.reward.terms == {"waiting": 1, "slowdown": 0.5, "lost": 1}),
+        ("reward.slowdown=0.5", lambda s: (s.reward.waiting, s.reward.slowdown, s.reward.lost) == (1, 0.5, 1)),
         ("episode.hours=1e2", lambda s: s.episode.hours == 100),
         ("collective=ring", lambda s: s.collective == "ring"),
         ("name=lab=16", lambda s: s.name == "lab=16"),

@@ -149,7 +149,7 @@ def test_info_reports_mask_terms_hour_and_legality(small: Scenario) -> None:
     hour = info["hour"]
     for _ in range(300):
         _, reward, _, truncated, info = play(env, info, rng)
-        terms, weights = info["reward_terms"], small.reward.terms
+        terms, weights = info["reward_terms"], small.reward.model_dump(include={"waiting", "slowdown", "lost"})
         assert set(info) == {"action_mask", "reward_terms", "hour", "illegal"}
         assert set(terms) == {"waiting", "slowdown", "lost", "twin"}
         cost = sum(weight * terms[name] for name, weight in weights.items()) + weights["waiting"] * terms["twin"]

@@ -11,9 +11,7 @@ import pytest
 
 from nvlenv.cluster.types import Mode, NodeEventKind, NodeEvents
 from nvlenv.envs.batch import Batch
-from nvlenv.envs.render import draw_ansi, draw_rgb
-from nvlenv.envs.render.rgb import GREY, INK, WHITE
-from nvlenv.envs.render.scene import PALETTE
+from nvlenv.envs.render import GREY, INK, PALETTE, WHITE, draw_ansi, draw_rgb
 from nvlenv.envs.scenario import Scenario, load_scenario
 from nvlenv.simulator.load import Rules, load
 from nvlenv.simulator.state import Dims, Sim, allocate, view

@@ -18,8 +18,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
 from nvlenv.cluster.types import Mode
-from nvlenv.policies.play import play
-from nvlenv.policies.resolver import resolve_policy
+from nvlenv.policies.resolver import play, resolve_policy
 from nvlenv.simulator.load import Rules, load
 from nvlenv.simulator.state import Dims, Sim, allocate, copy_into
 from nvlenv.simulator.step import advance, step

@@ -21,9 +21,9 @@ from nvlenv.engine import load_policy
 from nvlenv.envs.batch import Batch
 from nvlenv.envs.scenario import Scenario, prepare
 from nvlenv.policies.inference import LOGIT_GRID, Weights, best_action, compute_logits, work_space
-from nvlenv.policies.learned import LARGEST, LearnedPolicy, fingerprint, read_policy_file, save_policy, schema
-from nvlenv.policies.observation import N_RACK
-from nvlenv.policies.play import play
+from nvlenv.policies.learned import LARGEST, LearnedPolicy, fingerprint, read_policy_file, save_policy
+from nvlenv.policies.observation import N_RACK, schema
+from nvlenv.policies.resolver import play
 from nvlenv.simulator.decision import Decision
 from tests.policies.files import Arrays, Observation, random_arrays, random_observation
 

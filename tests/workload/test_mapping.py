@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from nvlenv.cluster.types import ClusterSpec, Mode, Workload
 from nvlenv.common.errors import InputError
-from nvlenv.workload.draw import check_config, class_weights, draw_workload
+from nvlenv.workload.draw import check_config, class_weights, default_rules, draw_workload, to_workload
 from nvlenv.workload.formats.common import write_csv
 from nvlenv.workload.formats.registry import read_trace
 from nvlenv.workload.generate import generate
-from nvlenv.workload.mapping import default_rules, to_workload
 from nvlenv.workload.mix import MappingRule, SyntheticWorkload, TraceWorkload
 from nvlenv.workload.trace import Format, Trace, TraceJob, collect
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from nvlenv.workload.mix import Duration, JobClass, SyntheticWorkload, TraceWorkload, WorkloadConfig, lab_classes
+from nvlenv.workload.mix import DEFAULT_CLASSES, Duration, JobClass, SyntheticWorkload, TraceWorkload, WorkloadConfig
 
 PLAIN: dict[str, Any] = {"name": "a", "share": 1, "sizes": {4: 1.0}, "duration": {"median_h": 1}}
 
@@ -39,7 +39,7 @@ def test_without_limits_the_mean_run_time_is_the_lognormal_mean() -> None:
 
 
 def test_lab_classes_have_the_ranks_and_weights_of_the_scenario() -> None:
-    traits = {c.name: (c.priority, c.weight, c.preemptible, c.movable, c.mode) for c in lab_classes()}
+    traits = {c.name: (c.priority, c.weight, c.preemptible, c.movable, c.mode) for c in DEFAULT_CLASSES}
     assert traits == {
         "inference": (3, 1, False, True, "unconstrained"),
         "evaluation": (1, 1, True, False, "unconstrained"),

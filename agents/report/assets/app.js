@@ -1,5 +1,7 @@
 // The replay on the page: controls, panels, keyboard.
 
+const element = (id) => document.getElementById(id);
+
 const STROKES = [{ colour: "#0072b2", dash: [] }, { colour: "#4a5560", dash: [6, 3] }];
 const QUEUE_ROWS = 9, LOG_ROWS = 9;
 
@@ -18,10 +20,10 @@ class Panel {
     canvas.setAttribute("aria-label", `Racks under ${recording.label}, coloured by job class`);
     this.map = new RackMap(canvas, episode, colours);
     canvas.addEventListener("mousemove", (event) => this.#tip(event));
-    canvas.addEventListener("mouseleave", () => (document.getElementById("tip").hidden = true));
+    canvas.addEventListener("mouseleave", () => (element("tip").hidden = true));
     canvas.addEventListener("click", (event) => {
       const found = this.map.at(event.offsetX, event.offsetY);
-      choose(found && found.run >= 0 ? this.recording.runs.job[found.run] : -1);
+      choose(found?.run >= 0 ? recording.runs.job[found.run] : -1);
     });
     this.lists.addEventListener("click", (event) => {
       const row = event.target.closest("[data-job]");
@@ -81,7 +83,7 @@ class Panel {
   }
 
   #tip(event) {
-    const tip = document.getElementById("tip"), found = this.map.at(event.offsetX, event.offsetY);
+    const tip = element("tip"), found = this.map.at(event.offsetX, event.offsetY);
     tip.hidden = !found;
     if (!found) return;
     const { runs } = this.recording, where = `rack ${found.rack}, node ${found.node}`;
@@ -99,25 +101,25 @@ class Replay {
     this.chosen = -1;
     this.recordings = data.policies.map((policy) => new Recording(episode, policy));
     this.panels = this.recordings.map((r, k) => new Panel(r, episode, colours, STROKES[k], (job) => this.choose(job)));
-    document.getElementById("panels").append(...this.panels.map((panel) => panel.element));
-    document.getElementById("details").append(...this.panels.map((panel) => panel.lists));
-    this.timeline = new Timeline(document.getElementById("timeline"), episode, this.recordings, STROKES);
-    this.slider = document.getElementById("time");
+    element("panels").append(...this.panels.map((panel) => panel.element));
+    element("details").append(...this.panels.map((panel) => panel.lists));
+    const timeline = element("timeline"), go = (event) => this.seek(this.timeline.hour(event.offsetX));
+    this.timeline = new Timeline(timeline, episode, this.recordings, STROKES);
+    this.slider = element("time");
     this.slider.max = episode.hours;
     this.slider.addEventListener("input", () => this.seek(Number(this.slider.value)));
-    document.getElementById("legend").innerHTML = episode.classes.map((name, k) => `<li><i style="background:${colours[k]}"></i>${name}</li>`).join("")
+    element("legend").innerHTML = episode.classes.map((name, k) => `<li><i style="background:${colours[k]}"></i>${name}</li>`).join("")
       + `<li><i style="background:#e9edf0"></i>free</li><li><i class="ring"></i>just evicted</li>` + (episode.node_events.length || episode.cordoned.length ? `<li><i class="down"></i>down or cordoned</li>` : "");
-    document.getElementById("play").addEventListener("click", () => this.toggle());
-    document.getElementById("to-hero").addEventListener("click", () => this.next(this.heroes));
-    document.getElementById("to-eviction").addEventListener("click", () => this.next(this.evictions));
-    const timeline = document.getElementById("timeline"), go = (event) => this.seek(this.timeline.hour(event.offsetX));
+    element("play").addEventListener("click", () => this.toggle());
+    element("to-hero").addEventListener("click", () => this.next(this.heroes));
+    element("to-eviction").addEventListener("click", () => this.next(this.evictions));
     timeline.addEventListener("pointerdown", (event) => { timeline.setPointerCapture(event.pointerId); go(event); });
     timeline.addEventListener("pointermove", (event) => event.buttons && go(event));
     document.addEventListener("keydown", (event) => this.key(event));
-    new ResizeObserver(() => this.draw()).observe(document.getElementById("panels"));
+    new ResizeObserver(() => this.draw()).observe(element("panels"));
     const starts = this.recordings.flatMap((r) => r.runs.start.filter((_, run) => episode.jobs.gpus[r.runs.job[run]] >= episode.hero));
-    this.heroes = starts.sort((a, b) => a - b);
-    this.evictions = this.recordings.flatMap((r) => r.evictions).sort((a, b) => a - b);
+    this.heroes = starts.sort(ascending);
+    this.evictions = this.recordings.flatMap((r) => r.evictions).sort(ascending);
     this.draw();
   }
 
@@ -139,7 +141,7 @@ class Replay {
   toggle() {
     this.playing = !this.playing;
     if (this.playing && this.t >= this.episode.hours) this.t = 0;
-    const button = document.getElementById("play");
+    const button = element("play");
     button.textContent = this.playing ? "❚❚" : "▶";
     button.setAttribute("aria-label", this.playing ? "Pause" : "Play");
     this.last = undefined;
@@ -148,7 +150,7 @@ class Replay {
 
   frame(now) {
     if (!this.playing) return;
-    const speed = Number(document.getElementById("speed").value);
+    const speed = Number(element("speed").value);
     this.t = Math.min(this.episode.hours, this.t + (speed * Math.min(100, now - (this.last ?? now))) / 1000);
     this.last = now;
     this.draw();
@@ -159,7 +161,7 @@ class Replay {
   draw() {
     this.slider.value = this.t;
     this.slider.setAttribute("aria-valuetext", clockText(this.t));
-    document.getElementById("clock").textContent = `${clockText(this.t)}  (${this.t.toFixed(1)} h)`;
+    element("clock").textContent = `${clockText(this.t)}  (${this.t.toFixed(1)} h)`;
     for (const panel of this.panels) panel.draw(this.t, this.chosen);
     this.timeline.draw(this.t);
   }
@@ -180,5 +182,5 @@ class Replay {
   }
 }
 
-const data = JSON.parse(document.getElementById("data").textContent);
+const data = JSON.parse(element("data").textContent);
 if (data.policies) window.replay = new Replay(data);

@@ -18,6 +18,23 @@ function fit(canvas, height) {
   return { context, width };
 }
 
+/** Begin a path through points [x, y]. */
+function path(context, points) {
+  context.beginPath();
+  for (const [x, y] of points) context.lineTo(x, y);
+}
+
+function line(context, points, colour, width = 1) {
+  Object.assign(context, { strokeStyle: colour, lineWidth: width });
+  path(context, points);
+  context.stroke();
+}
+
+function write(context, text, x, y, align, colour = SOFT) {
+  Object.assign(context, { textAlign: align, fillStyle: colour });
+  context.fillText(text, x, y);
+}
+
 class RackMap {
   constructor(canvas, episode, colours) {
     Object.assign(this, { canvas, episode, colours });
@@ -28,7 +45,7 @@ class RackMap {
     this.rackOf = episode.racks.flatMap((size, rack) => Array(size).fill(rack));
   }
 
-  /** Where every rack stands: rows of racks, a wider gap between blocks. */
+  /** Where every rack stands: rows of racks, a wider gap between blocks. Returns the height of all. */
   #layout(width) {
     const { racks, blocks, width: gpus } = this.episode;
     const rows = Math.ceil(racks.length / RACKS_PER_ROW), perRow = Math.ceil(racks.length / rows);
@@ -42,52 +59,45 @@ class RackMap {
       const row = Math.floor(rack / perRow), start = row * perRow;
       return { x: (rack - start) * (gpus * cell + gap) + jumps(start, rack + 1) * between, y: 12 + row * step };
     });
-    return { cell, high, height: rows * step + 6 };
+    Object.assign(this, { cell, high, wide: cell - (cell >= 5 ? 1 : 0.25), tall: high - 1.5 });
+    return rows * step + 6;
   }
 
-  #box(slot) {
-    const { width: gpus } = this.episode, node = Math.floor(slot / gpus), rack = this.rackOf[node], at = this.place[rack];
-    return { x: at.x + (slot % gpus) * this.cell, y: at.y + (node - this.first[rack]) * this.high };
+  /** The upper left corners of the GPUs of spans. */
+  *#boxes(spans) {
+    const { width: gpus } = this.episode;
+    for (const slot of slots(spans)) {
+      const node = Math.floor(slot / gpus), rack = this.rackOf[node], at = this.place[rack];
+      yield { x: at.x + (slot % gpus) * this.cell, y: at.y + (node - this.first[rack]) * this.high };
+    }
   }
 
   draw(recording, t, chosen) {
-    const { racks, width: gpus, node_gpus } = this.episode, { height, cell, high } = this.#layout(this.canvas.clientWidth);
-    this.cell = cell;
-    this.high = high;
-    const { context } = fit(this.canvas, height);
-    const wide = cell - (cell >= 5 ? 1 : 0.25), tall = high - 1.5;
+    const { width: gpus, node_gpus } = this.episode;
+    const { context } = fit(this.canvas, this.#layout(this.canvas.clientWidth));
     const down = recording.downAt(t), { now, lost } = recording.runsAt(t, FRESH);
     this.on = new Int32Array(this.nodes * gpus).fill(-1);
     for (let node = 0; node < this.nodes; node++) {
-      context.fillStyle = down.get(node) > 0 ? "#c2c9d0" : "#e9edf0";
-      for (let g = 0; g < node_gpus[node]; g++) {
-        const box = this.#box(node * gpus + g);
-        context.fillRect(box.x, box.y, wide, tall);
-      }
+      this.#fill(context, [node * gpus, node_gpus[node]], down.get(node) > 0 ? "#c2c9d0" : "#e9edf0");
     }
     const { job: jobs, gpus: spans } = recording.runs;
     for (const run of now) {
-      context.fillStyle = this.colours[this.episode.jobs.class[jobs[run]]];
-      for (const slot of slots(spans[run])) {
-        const box = this.#box(slot);
-        this.on[slot] = run;
-        context.fillRect(box.x, box.y, wide, tall);
-      }
+      this.#fill(context, spans[run], this.colours[this.episode.jobs.class[jobs[run]]]);
+      for (const slot of slots(spans[run])) this.on[slot] = run;
     }
-    for (const run of lost) this.#ring(context, spans[run], RED, 1 - (t - recording.runs.end[run]) / FRESH, wide, tall);
-    for (const run of now) if (jobs[run] === chosen) this.#ring(context, spans[run], "#000", 1, wide, tall);
+    for (const run of lost) this.#ring(context, spans[run], RED, 1 - (t - recording.runs.end[run]) / FRESH);
+    for (const run of now) if (jobs[run] === chosen) this.#ring(context, spans[run], "#000", 1);
     this.#labels(context, recording.decisionsUntil(t, 1)[0], t);
-    return racks.length;
   }
 
-  #ring(context, spans, colour, strength, wide, tall) {
-    context.strokeStyle = colour;
-    context.globalAlpha = Math.max(0.15, strength);
-    context.lineWidth = 1.6;
-    for (const slot of slots(spans)) {
-      const box = this.#box(slot);
-      context.strokeRect(box.x + 0.4, box.y + 0.4, wide - 0.8, tall - 0.8);
-    }
+  #fill(context, spans, colour) {
+    context.fillStyle = colour;
+    for (const { x, y } of this.#boxes(spans)) context.fillRect(x, y, this.wide, this.tall);
+  }
+
+  #ring(context, spans, colour, strength) {
+    Object.assign(context, { strokeStyle: colour, globalAlpha: Math.max(0.15, strength), lineWidth: 1.6 });
+    for (const { x, y } of this.#boxes(spans)) context.strokeRect(x + 0.4, y + 0.4, this.wide - 0.8, this.tall - 0.8);
     context.globalAlpha = 1;
   }
 
@@ -95,20 +105,15 @@ class RackMap {
   #labels(context, decision, t) {
     const { racks, width: gpus } = this.episode, every = this.cell * gpus < 15 ? 4 : 1;
     context.font = "10.5px system-ui, sans-serif";
-    context.textAlign = "center";
-    context.fillStyle = SOFT;
     const foot = Math.max(...racks) * this.high + 11;
     this.place.forEach((at, rack) => {
-      if (rack % every === 0) context.fillText(rack, at.x + (gpus * this.cell) / 2, at.y + foot);
+      if (rack % every === 0) write(context, rack, at.x + (gpus * this.cell) / 2, at.y + foot, "center");
     });
     if (!decision || t - decision.time > FRESH) return;
     context.fillStyle = decision.evicted ? RED : INK;
     for (const rack of decision.racks.filter((each) => each >= 0)) {
       const x = this.place[rack].x + (gpus * this.cell) / 2, y = this.place[rack].y - 3;
-      context.beginPath();
-      context.moveTo(x - 5, y - 7);
-      context.lineTo(x + 5, y - 7);
-      context.lineTo(x, y);
+      path(context, [[x - 5, y - 7], [x + 5, y - 7], [x, y]]);
       context.fill();
     }
   }
@@ -124,11 +129,6 @@ class RackMap {
     }
     return null;
   }
-}
-
-/** The GPU slots of spans first, count, first, count, ... */
-function* slots(spans) {
-  for (let k = 0; k < spans.length; k += 2) for (let s = 0; s < spans[k + 1]; s++) yield spans[k] + s;
 }
 
 class Timeline {
@@ -155,12 +155,7 @@ class Timeline {
       this.#background(still, width, height);
     }
     context.drawImage(this.still, 0, 0, width, height);
-    context.strokeStyle = INK;
-    context.lineWidth = 1;
-    context.beginPath();
-    context.moveTo(this.x(t), 4);
-    context.lineTo(this.x(t), height - 18);
-    context.stroke();
+    line(context, [[this.x(t), 4], [this.x(t), height - 18]], INK);
   }
 
   #background(context, width, height) {
@@ -169,9 +164,7 @@ class Timeline {
     if (this.episode.from > 0) {
       context.fillStyle = "#f1f4f6";
       context.fillRect(this.x(0), 2, this.x(this.episode.from) - this.x(0), height - 20);
-      context.fillStyle = SOFT;
-      context.textAlign = "right";
-      context.fillText("warm-up", this.x(this.episode.from) - 5, 1.5 * each + 8);
+      write(context, "warm-up", this.x(this.episode.from) - 5, 1.5 * each + 8, "right");
     }
     this.#days(context, height);
     this.lanes.forEach((lane, k) => this.#lane(context, lane, k * each + 16, each - 20));
@@ -180,58 +173,37 @@ class Timeline {
       const y = height - foot + 6 + k * 9;
       for (const end of recording.evictions) context.fillRect(this.x(end) - 0.5, y, 1.2, 7);
     });
-    context.fillStyle = SOFT;
-    context.textAlign = "right";
-    context.fillText("evictions", this.left - 4, height - foot + 17);
+    write(context, "evictions", this.left - 4, height - foot + 17, "right");
   }
 
   #days(context, height) {
     const days = this.episode.hours / 24, every = days > 21 ? 7 : days > 10 ? 2 : 1;
-    context.textAlign = "center";
-    context.strokeStyle = LINE;
-    context.fillStyle = SOFT;
-    context.lineWidth = 1;
     for (let day = 0; day <= days; day += every) {
       const x = this.x(24 * day);
-      context.beginPath();
-      context.moveTo(x, 4);
-      context.lineTo(x, height - 18);
-      context.stroke();
-      context.fillText(`day ${day + 1}`, Math.min(x, this.canvas.clientWidth - 24), height - 5);
+      line(context, [[x, 4], [x, height - 18]], LINE);
+      write(context, `day ${day + 1}`, Math.min(x, this.canvas.clientWidth - 24), height - 5, "center");
     }
   }
 
   #lane(context, lane, top, tall) {
     const y = (value) => top + tall - (value / lane.most) * tall;
-    context.strokeStyle = "#b8c1ca";
-    context.lineWidth = 1;
+    Object.assign(context, { strokeStyle: "#b8c1ca", lineWidth: 1 });
     context.strokeRect(this.left, y(0), this.canvas.clientWidth - this.left - 8, 0);
-    context.textAlign = "right";
-    context.fillStyle = SOFT;
-    context.fillText("0", this.left - 5, y(0) + 3);
-    context.fillText(lane.most >= 100 ? Math.round(lane.most) : lane.steps ? lane.most : lane.most.toFixed(2), this.left - 5, top + 8);
+    write(context, "0", this.left - 5, y(0) + 3, "right");
+    const most = lane.most >= 100 ? Math.round(lane.most) : lane.steps ? lane.most : lane.most.toFixed(2);
+    write(context, most, this.left - 5, top + 8, "right");
     lane.series.forEach(([times, values], k) => {
-      context.strokeStyle = this.strokes[k].colour;
+      const points = times.map((t, at) => [this.x(t), y(values[at])]);
+      const corners = points.map(([x], at) => [x, points[Math.max(0, at - 1)][1]]);
       context.setLineDash(this.strokes[k].dash);
-      context.lineWidth = 1.5;
-      context.beginPath();
-      times.forEach((t, at) => {
-        if (at === 0) context.moveTo(this.x(t), y(values[0]));
-        else {
-          if (lane.steps) context.lineTo(this.x(t), y(values[at - 1]));
-          context.lineTo(this.x(t), y(values[at]));
-        }
-      });
-      context.stroke();
+      line(context, lane.steps ? points.flatMap((point, at) => [corners[at], point]) : points, this.strokes[k].colour, 1.5);
     });
     context.setLineDash([]);
-    context.textAlign = "left";
     context.font = "600 11px system-ui, sans-serif";
     const wide = context.measureText(lane.title).width;
     context.fillStyle = "rgba(255, 255, 255, .85)";
     context.fillRect(this.left + 4, top - 12, wide + 8, 15);
-    context.fillStyle = INK;
-    context.fillText(lane.title, this.left + 8, top - 1);
+    write(context, lane.title, this.left + 8, top - 1, "left", INK);
     context.font = "11px system-ui, sans-serif";
   }
 }

@@ -11,22 +11,26 @@ function lastAtMost(values, x) {
   return low - 1;
 }
 
-const ENDED_EARLY = new Set([1, 3]); // evicted, failed: back to the queue
+/** The GPU slots of spans first, count, first, count, ... */
+function* slots(spans) {
+  for (let k = 0; k < spans.length; k += 2) for (let s = 0; s < spans[k + 1]; s++) yield spans[k] + s;
+}
+
+const ascending = (a, b) => a - b;
+const EVICTED = 1, FAILED = 3, RUNNING = 4; // how a run ended, or did not
+const HOLD = 3; // the kind of a decision
 
 class Recording {
-  constructor(episode, policy) {
-    this.episode = episode;
-    this.label = policy.label;
-    this.runs = policy.runs;
-    this.samples = policy.samples;
+  constructor(episode, { label, runs, samples, decisions }) {
+    Object.assign(this, { episode, label, runs, samples });
     this.runsOf = new Map();
     this.runs.job.forEach((job, run) => {
       if (!this.runsOf.has(job)) this.runsOf.set(job, []);
       this.runsOf.get(job).push(run);
     });
     this.waits = this.#waits();
-    this.evictions = this.#instants(1);
-    this.decisions = Recording.#grouped(policy.decisions);
+    this.evictions = runs.end.filter((_, run) => runs.ended[run] === EVICTED).sort(ascending);
+    this.decisions = Recording.#grouped(decisions);
     this.decisionTimes = this.decisions.map((d) => d.time);
     this.waiting = this.#waitingSteps();
   }
@@ -39,16 +43,11 @@ class Recording {
       let since = submit[job];
       for (const run of this.runsOf.get(job) ?? []) {
         if (since !== null && this.runs.start[run] > since) found.push({ job, from: since, to: this.runs.start[run] });
-        since = ENDED_EARLY.has(this.runs.ended[run]) ? this.runs.end[run] : null;
+        since = [EVICTED, FAILED].includes(this.runs.ended[run]) ? this.runs.end[run] : null; // back to the queue
       }
       if (since !== null && since < end) found.push({ job, from: since, to: end });
     }
     return found.sort((a, b) => a.from - b.from || a.job - b.job);
-  }
-
-  /** Hours at which runs ended this way, ascending. */
-  #instants(how) {
-    return this.runs.end.filter((_, run) => this.runs.ended[run] === how).sort((a, b) => a - b);
   }
 
   /** Slices of one job placed at one moment are one decision with several racks. */
@@ -57,7 +56,7 @@ class Recording {
     for (let k = 0; k < columns.time.length; k++) {
       const row = Object.fromEntries(Object.entries(columns).map(([name, values]) => [name, values[k]]));
       const last = found.at(-1);
-      if (last && last.time === row.time && last.job === row.job && row.kind !== 3) {
+      if (last && last.time === row.time && last.job === row.job && row.kind !== HOLD) {
         last.racks.push(row.rack);
         last.parts += 1;
         last.kind = Math.max(last.kind === 2 ? 0 : last.kind, row.kind);
@@ -75,7 +74,7 @@ class Recording {
       changes.set(from, (changes.get(from) ?? 0) + gpus[job]);
       if (to < this.episode.hours) changes.set(to, (changes.get(to) ?? 0) - gpus[job]);
     }
-    const times = [...changes.keys()].sort((a, b) => a - b);
+    const times = [...changes.keys()].sort(ascending);
     let total = 0;
     return { times, gpus: times.map((t) => (total += changes.get(t))) };
   }
@@ -84,8 +83,8 @@ class Recording {
   runsAt(t, fresh) {
     const now = [], lost = [], { start, end, ended } = this.runs, last = t >= this.episode.hours;
     for (let run = 0; run < start.length && start[run] <= t; run++) {
-      if (t < end[run] || (last && ended[run] === 4)) now.push(run);
-      else if (ended[run] === 1 && t - end[run] < fresh) lost.push(run);
+      if (t < end[run] || (last && ended[run] === RUNNING)) now.push(run);
+      else if (ended[run] === EVICTED && t - end[run] < fresh) lost.push(run);
     }
     return { now, lost };
   }
@@ -103,11 +102,8 @@ class Recording {
   /** Free GPUs on nodes that take pods, and free slices of whole nodes inside racks, at hour t. */
   freeAt(t) {
     const { racks, width, node_gpus, slice } = this.episode, down = this.downAt(t), left = [...node_gpus];
-    for (const run of this.runsAt(t, 0).now) {
-      const spans = this.runs.gpus[run];
-      for (let k = 0; k < spans.length; k += 2) for (let s = 0; s < spans[k + 1]; s++) left[Math.floor((spans[k] + s) / width)] -= 1;
-    }
-    let gpus = 0, slots = 0, node = 0;
+    for (const run of this.runsAt(t, 0).now) for (const slot of slots(this.runs.gpus[run])) left[Math.floor(slot / width)] -= 1;
+    let gpus = 0, free = 0, node = 0;
     for (const size of racks) {
       let whole = 0;
       for (const last = node + size; node < last; node++) {
@@ -115,9 +111,9 @@ class Recording {
         gpus += left[node];
         whole += left[node] === width;
       }
-      slots += Math.floor(whole / slice);
+      free += Math.floor(whole / slice);
     }
-    return { gpus, slots };
+    return { gpus, slots: free };
   }
 
   /** A column of the samples at hour t: a step, or for totals a line. */

@@ -17,7 +17,7 @@ function racksText(racks) {
 /** What was decided, and why: {what, why, evicts}. */
 function decisionText(d) {
   const sure = d.sure === null ? "" : `; the network gave it ${Math.round(100 * d.sure)} %`;
-  if (d.kind === 3) return { what: "waits", why: holdReason(d) + sure, evicts: "" };
+  if (d.kind === HOLD) return { what: "waits", why: holdReason(d) + sure, evicts: "" };
   if (d.kind === 2) return { what: "spread over the holes of several racks", why: `${plural(d.places, "rack")} would fit${sure}`, evicts: "" };
   const evicts = [d.evicted ? `evicts ${plural(d.evicted, "job")}` : "", d.moved ? `moves ${plural(d.moved, "job")}` : ""].filter(Boolean).join(", ");
   if (d.kind === 1) return { what: `opens ${racksText(d.racks)}`, why: `room enough, but no shape${sure}`, evicts };

@@ -1,1 +1,1 @@
-"""Commands that look at a cluster's files once, one module each, and print tables or JSON."""
+"""Commands that look at a cluster's files once and print tables or JSON."""

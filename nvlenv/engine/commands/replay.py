@@ -44,7 +44,7 @@ class ReplayOptions(CommandOptions):
     )
 
 
-def main(argv: Sequence[str]) -> int:
+def replay_command(argv: Sequence[str]) -> int:
     """Print one line for each policy; 3 if the hero does not start under any."""
     options = parse(ReplayOptions, argv, "python -m nvlenv.engine replay", EXIT_CODES)
     cluster, hero = options.load_cluster(), options.load_job(options.hero)
@@ -65,18 +65,11 @@ def main(argv: Sequence[str]) -> int:
 def _starts(found: Sequence[Forecast], hours: float) -> str:
     rows = []
     for forecast in found:
-        known = sorted(start for start in forecast.hero_start if start is not None)
-        all_started = forecast.started == len(forecast.hero_start)
-        rows.append(
-            (
-                forecast.policy,
-                f"{forecast.started}/{len(forecast.hero_start)}",
-                f"{known[0]:.1f}" if known else "-",
-                f"{forecast.median:.1f}" if math.isfinite(forecast.median) else f"> {hours:g}",
-                f"{known[-1]:.1f}" if known and all_started else f"> {hours:g}",
-                f"{forecast.others_wait:.2f}",
-                f"{forecast.evictions:.1f}",
-            )
-        )
+        known, draws = sorted(start for start in forecast.hero_start if start is not None), len(forecast.hero_start)
+        earliest = f"{known[0]:.1f}" if known else "-"
+        median = f"{forecast.median:.1f}" if math.isfinite(forecast.median) else f"> {hours:g}"
+        latest = f"{known[-1]:.1f}" if known and len(known) == draws else f"> {hours:g}"
+        others = f"{forecast.others_wait:.2f}", f"{forecast.evictions:.1f}"
+        rows.append((forecast.policy, f"{len(known)}/{draws}", earliest, median, latest, *others))
     header = ("policy", "started", "earliest h", "median h", "latest h", "others' wait h", "evictions")
     return text_table(header, rows)

@@ -7,22 +7,23 @@ of a node that the job needs give way.
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from nvlenv.cluster.types import IntArray, Mode
 from nvlenv.engine.core.book import Book, need_of
-from nvlenv.engine.core.evictions import evict_job, evicted_and_moved, moved_have_room, resource_victims
+from nvlenv.engine.core.evictions import make_way, tests_end
 from nvlenv.engine.core.explain import ask_policy, room, why_no_quota, why_no_room
 from nvlenv.engine.core.kernels import AT_HAND, NO_QUOTA, restrict, take_up, unrestrict
-from nvlenv.engine.core.live import Live
-from nvlenv.engine.core.parts import Part, leaders_without_gpus
-from nvlenv.engine.model.answers import Binding, Cause, Eviction, Loss, Placed, Refused, Step, Why
+from nvlenv.engine.core.live import Live, Part
+from nvlenv.engine.model.answers import Binding, Cause, Eviction, Placed, Refused, Step, Why
 from nvlenv.engine.model.jobs import Job, Pod, PodSet
 from nvlenv.policies.resolver import policy_name
-from nvlenv.simulator.decision import ActionLayout, Decision, Policy
+from nvlenv.simulator.decision import ActionLayout, Policy
 from nvlenv.simulator.events import stop
 from nvlenv.simulator.queues import enqueue
 from nvlenv.simulator.state import Sim
@@ -57,27 +58,29 @@ class Attempt:
     notes: tuple[str, ...]
     shown: int  # candidates listed in each step
     pods: list[Pod] = field(default_factory=list)  # that have their places
-    moved: dict[str, dict[int, int]] = field(default_factory=dict)  # job -> GPUs on each of its new nodes
     _bindings: list[Binding] = field(default_factory=list)
     _evictions: list[Eviction] = field(default_factory=list)
     _steps: list[Step] = field(default_factory=list)
 
     def run(self) -> Placed | Refused:
         """Place it all, or say why not."""
-        rows = self.live.rows[self.job.id]
+        rows = self.live.enqueue(self.job.id, self.parts)
+        if (ahead := self._ahead(rows[0])) is not None:
+            queue = self.live.queues[self.parts[0].queue].name
+            return self._refused(Cause.BEHIND, f"{ahead} waits before it in queue {queue} (StrictFIFO)")
         for part, row in zip(self.parts, rows, strict=True):
             refused = self._place_part(part, row)
             if refused is not None:
                 return refused
-        for leader in leaders_without_gpus(self.job):
-            if not self._place_leader(leader):
+        for leader in self.job.pod_sets:
+            if leader.group and not leader.gpus_per_pod and not self._place_leader(leader):
                 said = f"no node beside its workers has cpu, memory and a place for pod set {leader.name}"
                 return self._refused(Cause.CAPACITY, said)
         order = {pods.name: number for number, pods in enumerate(self.job.pod_sets)}
         self._bindings.sort(key=lambda binding: (order[binding.pod_set], self.book.number[binding.node]))
         why = Why(policy_name(self.policy), self._steps[-1].rule, tuple(self._steps), self.notes)
         speed = min(float(self.live.sim.jobs["speed"][row]) for row in rows)
-        evictions = (*self._verification_ends(), *self._evictions)
+        evictions = (*tests_end(self.book, [binding.node for binding in self._bindings]), *self._evictions)
         return Placed(self.job.id, tuple(self._bindings), evictions, speed, why)
 
     def _refused(
@@ -85,6 +88,15 @@ class Attempt:
     ) -> Refused:
         why = Why(policy_name(self.policy), reason, steps, self.notes)
         return Refused(self.job.id, cause, reason, racks or {}, why)
+
+    def _ahead(self, row: int) -> str | None:
+        """The job that a StrictFIFO queue lets go first; None: it is our turn."""
+        sim = self.live.sim
+        if sim.queues["strict"][sim.jobs["queue"][row]]:
+            for other in itertools.takewhile(lambda other: other != row, self.live.waiting()):
+                if sim.jobs["queue"][other] == sim.jobs["queue"][row] and other not in self.live.rows[self.job.id]:
+                    return self.live.name_of(other)
+        return None
 
     # One part
 
@@ -98,7 +110,7 @@ class Attempt:
                     return None
                 continue  # what had to move found GPUs, but no cpu, memory or place for its pods
             if tried.no_quota:
-                return self._refused(Cause.QUOTA, why_no_quota(self.live, part.queue, part.gpus))
+                return self._refused(Cause.QUOTA, why_no_quota(self.live, part))
             if tried.could_place:
                 return self._refused(Cause.HELD, f"held: {tried.steps[-1].rule}", steps=tried.steps)
             steps = tried.steps
@@ -116,31 +128,27 @@ class Attempt:
         if returned is None:
             return False, ()
         limits = self._near_placed(part, self.book.resources.limits(part, returned))
-        jobs, tried = self.live.sim.jobs, Tried(False)
-        before = {name: jobs[name][row].copy() for name in ("mode", "slices", "slice_pods")}
+        jobs, tried, fields = self.live.sim.jobs, Tried(False), ["mode", "slices", "slice_pods"]
+        asked = jobs[fields][row].copy()
         if part.mode == Mode.UNCONSTRAINED:  # to the simulator racks are opened for required slices: single nodes
             jobs["slices"][row], jobs["slice_pods"][row] = part.pods, 1
         jobs["mode"][row] = Mode.REQUIRED
         placed = False
-        for narrowed in self._domains(part, limits) if part.within else iter([limits]):
+        for narrowed in self._domains(part, limits):
             tried = self._try_row(row, preempt=True, limits=narrowed)
             placed = tried.placed and self._settle(part, row, tried)
             if placed:
                 break
-        for name, value in before.items():
-            self.live.sim.jobs[name][row] = value
+        self.live.sim.jobs[fields][row] = asked
         return placed, tried.steps
 
     def _domains(self, part: Part, limits: IntArray | None) -> Iterator[IntArray | None]:
         """The limits to try in turn: one domain of `part.within` after another, the fullest first."""
-        spec = self.live.spec
         if part.within:
-            height = spec.height_of(part.within)
-            domain = self.live.sim.ancestors[: spec.racks, height][spec.node_rack]
+            domain = self.live.domains(self.live.spec.height_of(part.within))
             fits = np.bincount(domain, room(self.live, part, limits))
             for number in sorted(np.flatnonzero(fits >= part.pods), key=lambda number: fits[number]):
-                everywhere = np.full(spec.nodes, part.pods, np.int32) if limits is None else limits
-                yield np.where(domain == number, everywhere, 0).astype(np.int32)
+                yield np.where(domain == number, part.pods if limits is None else limits, 0).astype(np.int32)
         if not part.within or not part.strict:
             yield limits
 
@@ -150,7 +158,7 @@ class Attempt:
         others = {other.node for other in self._bindings} if pods.group else set()
         if not others or not pods.level:
             return limits
-        domain = self.live.sim.ancestors[: spec.racks, max(0, spec.height_of(pods.level))][spec.node_rack]
+        domain = self.live.domains(max(0, spec.height_of(pods.level)))
         inside = np.isin(domain, [domain[self.book.number[node]] for node in others])
         return np.where(inside, part.pods if limits is None else limits, 0).astype(np.int32)
 
@@ -159,10 +167,8 @@ class Attempt:
     def _try_row(self, row: int, preempt: bool = False, limits: IntArray | None = None) -> Tried:
         """Let the policy decide about a waiting row. If it is not placed, the arrays are as before.
 
-        Parameters
-        ----------
-        preempt : racks may be opened even where the free GPUs would not suffice.
-        limits : (M,) pods that each node could take; None: as many as its GPUs allow.
+        With `preempt`, racks may be opened even where the free GPUs would not suffice. `limits` (M,) are the pods that
+        each node could take; None: as many as its GPUs allow.
         """
         live = self.live
         if limits is None:
@@ -181,23 +187,21 @@ class Attempt:
         found = take_up(live.sim, row, self.turn, preempt)
         if found != AT_HAND:
             return Tried(False, no_quota=found == NO_QUOTA)
-        racks, layout = live.spec.rack_names, ActionLayout(live.spec.racks)
+        sim, racks = live.sim, live.spec.racks
         steps: list[Step] = []
         before: Sim | None = None
         again = True
         while again:
-            sim = live.sim
-            answer = ask_policy(self.policy, Decision(sim, sim.mask, layout), racks, live.name_of, self.shown)
-            kind = layout.describe(answer.action).partition("[")[0]
-            if kind == "open" and before is None:
-                before = live.save().sim
+            action, step = ask_policy(self.policy, live, self.shown)
+            could_place = bool(sim.mask[:racks].any() or sim.mask[ActionLayout(racks).fill])
+            if step.action == "open" and before is None:
+                before, *_ = live.save()
             left = self._left(row)
-            again = bool(apply(sim, answer.action))
-            pods = left - (self._left(row) if int(sim.clock["current"][0]) == row else 0) if kind != "hold" else 0
-            rack = racks[answer.action % layout.racks] if kind in ("place", "open") else ""
-            steps.append(Step(kind, rack, pods, answer.rule, answer.legal, answer.candidates))
-        placed = steps[-1].action != "hold" and bool((live.sim.gpu_job == row).any())
-        tried = Tried(placed, False, tuple(steps), answer.could_place, before)
+            again = bool(apply(sim, action))
+            still = self._left(row) if int(sim.clock["current"][0]) == row else 0
+            steps.append(replace(step, pods=0 if step.action == "hold" else left - still))
+        placed = steps[-1].action != "hold" and bool((sim.gpu_job == row).any())
+        tried = Tried(placed, False, tuple(steps), could_place, before)
         if not placed and before is not None:
             self._undo(row, tried)
         return tried
@@ -219,43 +223,21 @@ class Attempt:
     # What a placed row means for everybody
 
     def _settle(self, part: Part, row: int, tried: Tried) -> bool:
-        """Note where the part went and who has to leave. False, and all undone, if cpu, memory or pods are too few."""
-        live, book = self.live, self.book
-        evicted, moved = evicted_and_moved(tried.before, live) if tried.before is not None else ({}, {})
-        pods = {node: gpus // part.gpus_per_pod for node, gpus in live.gpus_of(row).items()}
-        victims = resource_victims(live, book, self.job, part, pods, evicted, self.pods)
-        if victims is None or not moved_have_room(live, book, moved):
+        """Note who has to leave, and where the part went. False, and all undone, if cpu, memory or pods are too few."""
+        evictions = make_way(self.live, self.book, self.job, part, row, self.pods, tried.before)
+        if evictions is None:
             self._undo(row, tried)
             return False
-        for name, cost in evicted.items():
-            self._evictions.append(evict_job(live, book.jobs[name], Loss.PREEMPTED, cost))
-        for victim in victims:
-            self._evictions.append(evict_job(live, victim, Loss.RESOURCES))
-        for name, cost in moved.items():
-            self.moved[name] = live.gpus_of(live.rows[name][0])
-            size = max(1, book.jobs[name].pods[0].gpus)
-            to = tuple(self._binding("", node, gpus // size, gpus) for node, gpus in self.moved[name].items())
-            self._evictions.append(book.jobs[name].eviction(Loss.MOVED, cost, moved_to=to))
+        self._evictions += evictions
         self._steps += tried.steps
-        self._bind(part, pods)
-        return True
-
-    def _bind(self, part: Part, pods: dict[int, int]) -> None:
-        """Hand the places of a part to its pod sets in order, node by node."""
-        left = {member.name: member.pods for member in part.members}
+        members = iter([member for member in part.members for _ in range(member.pods)])
         each = part.gpus_per_pod // part.fused
-        for node, number in pods.items():
-            places = number * part.fused
-            for member in part.members:
-                here = min(places, left[member.name])
-                if here:
-                    self._bindings.append(self._binding(member.name, node, here, here * each))
-                    self.pods += [Pod(self.book.names[node], each, member.cpu, member.memory)] * here
-                left[member.name] -= here
-                places -= here
-
-    def _binding(self, pod_set: str, node: int, pods: int, gpus: int) -> Binding:
-        return Binding(pod_set, self.book.names[node], self.live.rack_of(node), pods, gpus)
+        for node, gpus in self.live.gpus_of(row).items():
+            here = list(itertools.islice(members, gpus // each))  # the places go to the pod sets in order
+            self.pods += [Pod(self.book.names[node], each, member.cpu, member.memory) for member in here]
+            for name, pods in Counter(member.name for member in here).items():
+                self._bindings.append(self.book.binding(node, pods, pods * each, name))
+        return True
 
     def _place_leader(self, leader: PodSet) -> bool:
         """A pod without GPUs goes to a node of its group, or else to one of the same rack."""
@@ -267,13 +249,7 @@ class Attempt:
             pod = Pod(self.book.names[node], 0, leader.cpu, leader.memory)
             need = need_of([pod]) + need_of(self.pods, pod.node) - need_of(gone, pod.node)
             if self.book.resources.has_room(node, need):
-                self._bindings.append(self._binding(leader.name, node, 1, 0))
+                self._bindings.append(self.book.binding(node, 1, 0, leader.name))
                 self.pods.append(pod)
                 return True
         return False
-
-    def _verification_ends(self) -> Iterator[Eviction]:
-        """The pods that test the nodes of the job, a node at a time, leave them: they give way to any real job."""
-        for node in dict.fromkeys(binding.node for binding in self._bindings):
-            for test in self.book.on(node, verification=True):
-                yield test.eviction(Loss.VERIFICATION, node=node)

@@ -5,14 +5,17 @@ The arrays (`nvlenv.engine.core.live`) know GPUs, the book knows everything else
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nvlenv.cluster.types import BoolArray, IntArray
-from nvlenv.engine.core.parts import Part
+from nvlenv.engine.core.live import Part
+from nvlenv.engine.model.answers import Binding
 from nvlenv.engine.model.jobs import UNLIMITED, Job, Pod
 from nvlenv.engine.model.snapshot import ClusterSnapshot, Node
 from nvlenv.policies.kueue import topology as kueue
@@ -46,7 +49,7 @@ class NodeResources:
         self.free: Amounts = self._all[1:].copy()
         self._unlimited = bool((self.free == UNLIMITED).all())
         self._untainted = all(not node.taints for node in nodes)
-        self._matches: dict[object, BoolArray] = {}
+        self._let_in = lru_cache(KEPT)(self._which_let_in)
         self._preemptible: dict[int, tuple[int, Amounts]] = {}  # priority -> such pods, and what they hold
 
     def take(self, job: Job, sign: int = 1) -> None:
@@ -104,13 +107,16 @@ class NodeResources:
         """True if a node lacks nothing of it."""
         return not any(self.shortage(node, need))
 
-    def repels(self, node: int, pods_of: Iterable[str]) -> bool:
-        """True if a node has a taint that no node has on which the pods run: whether they tolerate it is not known."""
-        if self._untainted:
-            return False
+    def takes_over(self, node: int, need: Need, pods_of: Iterable[str]) -> bool:
+        """True if pods that run on other nodes can go to this one: it has room, and no taint that is new to them.
+
+        Whether they tolerate other taints than those of their nodes is not known.
+        """
+        if self._untainted or not self.has_room(node, need):
+            return self.has_room(node, need)
         tolerated = {taint for name in pods_of for taint in self._nodes[self.number[name]].taints}
         tolerations = (GPU_TAINT, *(Toleration(taint.key, "Equal", taint.value, taint.effect) for taint in tolerated))
-        return kueue.obstacle(self._nodes[node], {}, tolerations, NodeAffinity()) is not None
+        return kueue.obstacle(self._nodes[node], {}, tolerations, NodeAffinity()) is None
 
     def _matching(self, part: Part) -> BoolArray | None:
         """(M,) nodes whose labels and taints let the pods in; None: all."""
@@ -118,13 +124,11 @@ class NodeResources:
         tolerations = (*part.members[-1].tolerations, GPU_TAINT)
         if self._untainted and not selector:
             return None
-        key = (tuple(sorted(selector.items())), tolerations)
-        if key not in self._matches:
-            if len(self._matches) >= KEPT:
-                self._matches.pop(next(iter(self._matches)))
-            fits = [kueue.obstacle(node, selector, tolerations, NodeAffinity()) is None for node in self._nodes]
-            self._matches[key] = np.array(fits, np.bool_)
-        return self._matches[key]
+        return self._let_in(tuple(sorted(selector.items())), tolerations)
+
+    def _which_let_in(self, selector: tuple[tuple[str, str], ...], tolerations: tuple[Toleration, ...]) -> BoolArray:
+        obstacles = (kueue.obstacle(node, dict(selector), tolerations, NodeAffinity()) for node in self._nodes)
+        return np.array([obstacle is None for obstacle in obstacles], np.bool_)
 
 
 class Book:
@@ -136,6 +140,7 @@ class Book:
         self.resources = NodeResources(cluster.nodes)
         self.names = [node.name for node in cluster.nodes]  # by number in the arrays
         self.number = self.resources.number  # the other way round
+        self.racks = [cluster.rack_of(node) for node in cluster.nodes]  # by number too
         self.jobs: dict[str, Job] = {}
         self._on: dict[str, dict[str, None]] = {}  # node -> jobs with pods there, in the order in which they came
         for job in cluster.jobs:
@@ -172,6 +177,24 @@ class Book:
         self.remove(job.id)
         if rest:
             self.add(replace(job, pods=rest))
+
+    def binding(self, node: int, pods: int, gpus: int, pod_set: str = "") -> Binding:
+        """Pods on a node, of no pod set that is known unless it is named."""
+        return Binding(pod_set, self.names[node], self.racks[node], pods, gpus)
+
+    def bindings(self, pods: Sequence[Pod], places: Sequence[int]) -> tuple[Binding, ...]:
+        """Pods and their nodes as bindings node by node."""
+        gpus: Counter[int] = Counter()
+        for pod, place in zip(pods, places, strict=True):
+            gpus[place] += pod.gpus
+        return tuple(self.binding(place, count, gpus[place]) for place, count in Counter(places).items())
+
+    def move(self, job: Job, to: Sequence[Binding]) -> None:
+        """The pods of a job, in their order, are on other nodes now; it keeps the name of its one pod set, if any."""
+        nodes = [binding.node for binding in to for _ in range(binding.pods)]
+        pods = tuple(replace(pod, node=node) for pod, node in zip(job.pods, nodes, strict=True))
+        bindings = tuple(replace(binding, pod_set=first.pod_set) for first in job.bindings[:1] for binding in to)
+        self.add(replace(job, pods=pods, bindings=bindings))
 
     def snapshot(self) -> ClusterSnapshot:
         """The cluster with the jobs and node states of now."""

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from nvlenv.common.errors import InputError
 from nvlenv.engine.core.book import Book
-from nvlenv.engine.core.evictions import bindings_of, fit_in_rack, move_gpus
-from nvlenv.engine.core.live import Live
-from nvlenv.engine.core.parts import Part
+from nvlenv.engine.core.evictions import fit_in_rack
+from nvlenv.engine.core.live import Live, Part
 from nvlenv.engine.model.answers import Clearing, Move
 from nvlenv.engine.model.jobs import Pod
 from nvlenv.simulator.preemption import CLEARABLE, FREE, TAKEN, cheapest_victims
@@ -54,7 +53,7 @@ class Defragmentation:
                     options.append((-clearing.slots_per_node, clearing.cost, rack, victims, clearing))
             if not options:
                 return
-            *_, rack, victims, best = min(options, key=lambda option: option[:3])
+            *_, rack, victims, best = min(options)  # a rack comes once
             self._clear(rack, victims)
             yield best
 
@@ -122,15 +121,14 @@ class Defragmentation:
         if places is None:
             return None
         cost = live.work_lost(row, keeps_progress=not job.preemptible)
-        for node in dict.fromkeys(pod.node for pod in pods):
-            to: Counter[int] = Counter()
-            for pod, place in zip(pods, places, strict=True):
-                to.update({place: pod.gpus} if pod.node == node else {})
-            move_gpus(live, row, book.number[node], to)
+        to: Counter[int] = Counter()
+        for pod, place in zip(pods, places, strict=True):
+            to[place] += pod.gpus
+        live.move(row, inside, to)
         target = {i: book.names[node] for i, node in zip(going, places, strict=True)}
         self._moved[job.id] = tuple(replace(pod, node=target.get(i, pod.node)) for i, pod in enumerate(now))
         left = tuple(book.names[node] for node in inside)
-        return Move(job.id, sum(inside.values()), left, bindings_of(live, book, pods, places), cost)
+        return Move(job.id, sum(inside.values()), left, book.bindings(pods, places), cost)
 
     def _together(self, rack: int, pods: Sequence[Pod], taken: Sequence[Pod] = ()) -> list[int] | None:
         """Nodes for all pods in one other rack; `taken` are pods that go elsewhere, but are not in the arrays yet."""
@@ -138,7 +136,7 @@ class Defragmentation:
         pairs = (pair for job, now in moved for pair in zip(now, self._book.jobs[job].pods, strict=True))
         arrived = [pod for pod, before in pairs if pod.node != before.node]
         for other in self._racks(rack, pods):
-            places = fit_in_rack(self._live, self._book, other, pods, [*arrived, *taken], taken)
+            places = fit_in_rack(self._live, self._book, other, pods, arrived, taken)
             if places is not None:
                 return places
         return None

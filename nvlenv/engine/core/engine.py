@@ -5,14 +5,15 @@
 >>> answer.nodes
 ('rack-000-node-00', 'rack-000-node-01')
 
-A job comes in as its file says (`Job.pod_sets`), becomes rows of the simulator (`parts`, `live`), is tried (`attempt`),
-and goes into the book as what runs (`Job.pods`).
+A job comes in as its file says (`Job.pod_sets`), becomes rows of the simulator (`live`), is tried (`attempt`), and goes
+into the book as what runs (`Job.pods`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,9 @@ from nvlenv.engine.core.book import Book
 from nvlenv.engine.core.defrag import Defragmentation
 from nvlenv.engine.core.evictions import replace_node
 from nvlenv.engine.core.explain import SHOWN, never_fits
-from nvlenv.engine.core.live import NO_QUEUE, SECONDS, crowded, gpus_by_node, live_of, queues_of
-from nvlenv.engine.core.parts import Part, parts_of
-from nvlenv.engine.model.answers import Cause, Clearing, Loss, NodeLoss, Placed, Refused, Slots, Why
-from nvlenv.engine.model.jobs import Job, check_job
+from nvlenv.engine.core.live import NO_QUEUE, SECONDS, Live, Part, crowded, parts_of
+from nvlenv.engine.model.answers import Clearing, Loss, NodeLoss, Placed, Refused, Slots, Why
+from nvlenv.engine.model.jobs import Job, Pod, check_job
 from nvlenv.engine.model.settings import Settings
 from nvlenv.engine.model.snapshot import ClusterSnapshot, NodeState
 from nvlenv.policies import UNTUNED
@@ -69,8 +69,7 @@ class PlacementEngine:
         self._began = self._last = time.time() if at is None else float(at)
         self._cluster = cluster
         self._turn = 0  # the number of the last decision
-        self._queues = queues_of(cluster)
-        self._live = live_of(cluster, self.settings, self._began)
+        self._live = Live(cluster, self.settings, self._began)
         self._book = Book(cluster)
         self._crowded = crowded(cluster)
 
@@ -80,10 +79,10 @@ class PlacementEngine:
         with state_file.as_written():
             cluster, settings, times = state_file.read_engine_state(state)
             engine = cls(replace(cluster, jobs=()), policy, settings, times.began)
-            engine._last, engine._turn = times.last, times.turn
-            engine._crowded = crowded(cluster)
+            engine._turn, engine._crowded = times.turn, crowded(cluster)
             state_file.restore(state, cluster, engine._live, engine._book)
-            engine._live.set_now(engine._hours(engine._last))
+            engine._last = times.last
+            engine._tick(times.last)
         return engine
 
     def state(self) -> dict[str, Any]:
@@ -156,33 +155,25 @@ class PlacementEngine:
 
     def cordon(self, node: str, *, at: float | None = None) -> None:
         """Running pods stay, no new ones come. `InputError` for an unknown node."""
-        if self._state_of(node) == NodeState.UP:
-            self._set_state(node, NodeState.CORDONED, at)
+        self._change_state(node, (NodeState.UP,), NodeState.CORDONED, at)
 
     def uncordon(self, node: str, *, at: float | None = None) -> None:
         """Lift a cordon; changes nothing where there is none."""
-        if self._state_of(node) == NodeState.CORDONED:
-            self._set_state(node, NodeState.UP, at)
+        self._change_state(node, (NodeState.CORDONED,), NodeState.UP, at)
 
     def fail_node(self, node: str, *, at: float | None = None) -> NodeLoss:
         """The node is gone: each of its jobs goes on with a spare of the same rack, or else is evicted."""
-        if self._state_of(node) == NodeState.FAILED:
+        if not self._change_state(node, (NodeState.UP, NodeState.CORDONED), NodeState.FAILED, at):
             return NodeLoss(node, (), ())
-        self._set_state(node, NodeState.FAILED, at)
-        tests = self._book.on(node, verification=True)
-        for test in tests:
-            self._book.end_pods(test, node)
         loss = replace_node(self._live, self._book, node)
         for eviction in loss.evictions:
-            if eviction.gpus:
+            if eviction.gpus and eviction.reason == Loss.FAILED:
                 self._forget(eviction.job)
-        ended = (test.eviction(Loss.VERIFICATION, node=node) for test in tests)
-        return replace(loss, evictions=(*ended, *loss.evictions))
+        return loss
 
     def repair_node(self, node: str, *, at: float | None = None) -> None:
         """The node is back; changes nothing if it had not failed."""
-        if self._state_of(node) == NodeState.FAILED:
-            self._set_state(node, NodeState.UP, at)
+        self._change_state(node, (NodeState.FAILED,), NodeState.UP, at)
 
     def slots(self, sizes: Iterable[int] = SLOT_SIZES) -> Slots:
         """Free slots by slice size in nodes, as the policy sees them."""
@@ -205,13 +196,8 @@ class PlacementEngine:
         Each follows from the ones before and is the one that frees most per node moved, then costs least. Work that is
         neither movable nor preemptible stays where it is. Changes nothing.
         """
-        saved, last = self._live.save(), self._last
-        self._tick(at)
-        try:
+        with self._what_if(at):
             return tuple(Defragmentation(self._live, self._book, nodes).clearings(limit))
-        finally:
-            self._live.restore(saved)
-            self._last = last
 
     # From a job to an answer
 
@@ -219,30 +205,24 @@ class PlacementEngine:
         parts, notes = self._parts(job)
         if job.id in self._book.jobs:
             return self._placed_before(self._book.jobs[job.id], parts)
-        last = self._last
-        self._tick(at)
         live = self._live
+        attempt = Attempt(live, self._book, fresh_policy(self.policy), self._turn, job, parts, notes, shown)
+        if dry_run:
+            with self._what_if(at):
+                return attempt.run()
+        self._tick(at)
         waited, stalled = job.id in live.rows, int(live.sim.clock["stall_gpus"][0])
-        saved = live.save() if dry_run or len(parts) != 1 or len(job.pod_sets) > 1 else None
-        try:
-            rows = live.enqueue(job.id, parts)
-            attempt = Attempt(live, self._book, fresh_policy(self.policy), self._turn, job, parts, notes, shown)
-            answer = self._behind(job.id, rows[0], notes) or attempt.run()
-            if dry_run:
-                return answer
-            if isinstance(answer, Placed):
-                self._turn = attempt.turn
-                self._commit(job, attempt, answer)
-            elif saved is not None:
-                live.restore(saved)
-            elif not waited:
-                live.withdraw(job.id)
-                live.sim.clock["stall_gpus"] = stalled
-            return answer
-        finally:
-            if dry_run and saved is not None:
-                live.restore(saved)
-                self._last = last
+        saved = live.save() if len(parts) != 1 or len(job.pod_sets) > 1 else None
+        answer = attempt.run()
+        if isinstance(answer, Placed):
+            self._turn = attempt.turn
+            self._commit(job, attempt.pods, answer)
+        elif saved is not None:
+            live.restore(saved)
+        elif not waited:
+            live.withdraw(job.id)
+            live.sim.clock["stall_gpus"] = stalled
+        return answer
 
     def _parts(self, job: Job) -> tuple[tuple[Part, ...], tuple[str, ...]]:
         check_job("job", job)
@@ -251,7 +231,7 @@ class PlacementEngine:
 
     def _queue(self, job: Job) -> int:
         """The number of the ClusterQueue that the job is charged to; the last one is outside of all queues."""
-        known = [queue.name for queue in self._queues]
+        known = [queue.name for queue in self._live.queues]
         if not job.queue or known == [NO_QUEUE]:
             return len(known) - 1
         name = self._cluster.local_queues.get(f"{job.namespace or 'default'}/{job.queue}", job.queue)
@@ -260,37 +240,23 @@ class PlacementEngine:
             raise InputError(f"job {job.name}", "queue", repr(job.queue), expected)
         return known.index(name)
 
-    def _behind(self, name: str, row: int, notes: tuple[str, ...]) -> Refused | None:
-        """The refusal of a job behind another one in a StrictFIFO queue."""
-        sim = self._live.sim
-        queue = int(sim.jobs["queue"][row])
-        if not sim.queues["strict"][queue]:
-            return None
-        for other in self._live.waiting():
-            if other == row:
-                return None
-            if int(sim.jobs["queue"][other]) == queue and (ahead := self._live.name_of(other)) != name:
-                said = f"{ahead} waits before it in queue {self._queues[queue].name} (StrictFIFO)"
-                return Refused(name, Cause.BEHIND, said, {}, Why(policy_name(self.policy), said, (), notes))
-        return None
-
     def _placed_before(self, job: Job, parts: tuple[Part, ...]) -> Placed:
         """The answer that a running job got, if it is one that this engine placed and as large as what is asked."""
         if not job.ours or job.gpus != sum(part.gpus for part in parts):
             raise InputError(f"job {job.id}", "name", f"that of a running job of {job.gpus} GPUs", "a new name")
         return Placed(job.id, job.bindings, (), job.speed, Why(policy_name(self.policy), "it was placed before"))
 
-    def _commit(self, job: Job, attempt: Attempt, answer: Placed) -> None:
+    def _commit(self, job: Job, pods: Sequence[Pod], answer: Placed) -> None:
         """The book follows the arrays."""
         for eviction in answer.evictions:
             if eviction.reason == Loss.VERIFICATION:
                 self._book.end_pods(self._book.jobs[eviction.job], eviction.nodes[0])
             elif eviction.reason == Loss.MOVED:
-                self._rebook(self._book.jobs[eviction.job], attempt.moved[eviction.job])
+                self._book.move(self._book.jobs[eviction.job], eviction.moved_to)
             else:
                 self._forget(eviction.job)
-        queue = self._queues[self._queue(job)].name or job.queue
-        self._book.add(job.placed(attempt.pods, answer.bindings, answer.speed, queue, self._last))
+        queue = self._live.queues[self._queue(job)].name or job.queue
+        self._book.add(job.placed(pods, answer.bindings, answer.speed, queue, self._last))
 
     def _forget(self, name: str) -> None:
         """An evicted job: it waits again if it can be placed again, else it is gone."""
@@ -306,46 +272,43 @@ class PlacementEngine:
 
         On crowded nodes the others are now seen to hold what they have held all along.
         """
-        for node in self._crowded.intersection(left.nodes):
+        for node in filter(self._crowded.__contains__, left.nodes):  # in order, so that a journal replays
             number = self._book.number[node]
             for job in self._book.on(node):
                 if job.ours or not job.gpus:
                     continue
                 row = self._live.rows[job.id][0]
-                lacks = gpus_by_node(job)[node] - self._live.gpus_of(row).get(number, 0)
+                lacks = sum(pod.gpus for pod in job.pods_on(node)) - self._live.gpus_of(row).get(number, 0)
                 more = min(lacks, int(self._live.sim.nodes["free"][number]))
                 if more > 0 and self._live.sim.jobs["status"][row] == RUNNING:  # not evicted at this very moment
                     occupy(self._live.sim, row, number, more)
         self._live.capacity_grew()
 
-    def _rebook(self, job: Job, nodes: dict[int, int]) -> None:
-        """A job that was moved: its pods in their order, on the nodes where they are now; `nodes` has their GPUs."""
-        size = job.pods[0].gpus
-        places = [self._book.names[node] for node, gpus in nodes.items() for _ in range(gpus // size)]
-        pods = tuple(replace(pod, node=node) for pod, node in zip(job.pods, places, strict=True))
-        bindings = tuple(
-            replace(first, node=self._book.names[node], rack=self._live.rack_of(node), pods=gpus // size, gpus=gpus)
-            for first in job.bindings[:1]  # none of a job that was there before
-            for node, gpus in nodes.items()
-        )
-        self._book.add(replace(job, pods=pods, bindings=bindings))
-
     # Nodes and time
 
-    def _state_of(self, node: str) -> NodeState:
+    def _change_state(self, node: str, before: Container[NodeState], after: NodeState, at: float | None) -> bool:
+        """The node is in another state now; False if its state is none of those `before`, and it stays in it."""
         if node not in self._book.number:
             raise InputError("node", "name", repr(node), f"a node of {self._cluster.source}")
-        return self._book.states[node]
-
-    def _set_state(self, node: str, state: NodeState, at: float | None) -> None:
+        if self._book.states[node] not in before:
+            return False
         self._tick(at)
-        self._live.set_state(self._book.number[node], state)
-        self._book.states[node] = state
-
-    def _hours(self, at: float) -> float:
-        return (at - self._began) / SECONDS
+        self._live.set_state(self._book.number[node], after)
+        self._book.states[node] = after
+        return True
 
     def _tick(self, at: float | None) -> None:
         """Time passes; it never goes back."""
         self._last = max(self._last, time.time() if at is None else float(at))
-        self._live.set_now(self._hours(self._last))
+        self._live.sim.clock["now"] = (self._last - self._began) / SECONDS  # h since it began
+
+    @contextmanager
+    def _what_if(self, at: float | None) -> Iterator[None]:
+        """A moment that never was: at its end the arrays and the clock are as they were before."""
+        saved, last = self._live.save(), self._last
+        self._tick(at)
+        try:
+            yield
+        finally:
+            self._live.restore(saved)
+            self._last = last

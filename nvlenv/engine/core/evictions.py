@@ -1,35 +1,53 @@
-"""Jobs that lose their nodes: to a job of higher priority, or to a failure.
+"""Who has to leave: for a job of higher priority (`make_way`), or because a node fails (`replace_node`).
 
 Which jobs give their GPUs is chosen by the simulator (`nvlenv.simulator.preemption`), when the policy opens a rack.
-Here follow those that hold the cpu, memory or places which are missing beside free GPUs, what all of it costs, and a
-failed node, whose jobs go on with spares of the same rack, where every link is as fast as before.
+Here follow those that hold the cpu, memory or places which are missing beside free GPUs, and what all of it costs.
+Jobs of a failed node go on with spares of the same rack, where every link is as fast as before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nvlenv.engine.core.book import Book, Need, need_of
-from nvlenv.engine.core.kernels import swap
-from nvlenv.engine.core.live import Live
-from nvlenv.engine.core.parts import Part
+from nvlenv.engine.core.live import Live, Part
 from nvlenv.engine.model.answers import Binding, Eviction, Loss, NodeLoss, Replacement
 from nvlenv.engine.model.jobs import Job, Pod
 from nvlenv.simulator.events import evict
 from nvlenv.simulator.state import RUNNING, WAITING, Sim
 
-# Victims of a job of higher priority
+# For a job that comes
 
 
-def gives_way(live: Live, priority: int, victim: Job) -> bool:
-    """The simulator's rule, for jobs with and without GPUs: lower priority, preemptible, not evicted too often."""
-    if victim.verification or not victim.preemptible or victim.priority >= priority:
-        return False
-    evictions, rows = live.sim.jobs["evictions"], live.rows.get(victim.id, ())
-    return all(int(evictions[row]) < live.settings.max_evictions for row in rows)
+def make_way(
+    live: Live, book: Book, job: Job, part: Part, row: int, placed: Sequence[Pod], before: Sim | None
+) -> list[Eviction] | None:
+    """Everybody who loses nodes to a part that has just got its own; None: they still lack cpu, memory or places.
+
+    Parameters
+    ----------
+    job, part, row : who comes.
+    placed : pods of the job that have their places already.
+    before : the arrays before racks were opened for it, None if none was.
+    """
+    evicted, moved = _evicted_and_moved(before, live) if before is not None else ({}, {})
+    victims, moves = _resource_victims(live, book, job, part, row, placed, evicted), []
+    if victims is None:
+        return None
+    for name, cost in moved.items():
+        loser, now = book.jobs[name], live.gpus_of(live.rows[name][0])
+        size = max(1, loser.pods[0].gpus)
+        for node, gpus in now.items():
+            if not book.resources.takes_over(node, need_of(loser.pods[:1]) * (gpus // size), loser.nodes):
+                return None
+        to = tuple(book.binding(node, gpus // size, gpus) for node, gpus in now.items())
+        moves.append(loser.eviction(Loss.MOVED, cost, moved_to=to))
+    preempted = [evict_job(live, book.jobs[name], Loss.PREEMPTED, cost) for name, cost in evicted.items()]
+    return [*preempted, *(evict_job(live, victim, Loss.RESOURCES) for victim in victims), *moves]
 
 
 def evict_job(live: Live, job: Job, reason: Loss, cost: float = 0.0) -> Eviction:
@@ -41,64 +59,53 @@ def evict_job(live: Live, job: Job, reason: Loss, cost: float = 0.0) -> Eviction
     return job.eviction(reason, cost)
 
 
-def evicted_and_moved(before: Sim, live: Live) -> tuple[dict[str, float], dict[str, float]]:
+def _evicted_and_moved(before: Sim, live: Live) -> tuple[dict[str, float], dict[str, float]]:
     """Jobs that the simulator evicted since `before`, and jobs that it moved, with the GPU-hours that each lost."""
-    old, new, n = before.jobs, live.sim.jobs, len(before.jobs)
-    cost = (new["lost"][:n] - old["lost"]) * new["gpus"][:n]
-    ran = old["status"] == RUNNING
-    evicted = np.flatnonzero(ran & (new["status"][:n] == WAITING))
+    old, new = before.jobs, live.sim.jobs
+    ran, status = old["status"] == RUNNING, new["status"]
     touched = np.unique(before.gpu_job[before.gpu_job != live.sim.gpu_job])
-    moved = [int(row) for row in touched if row >= 0 and ran[row] and new["status"][row] == RUNNING]
+    touched = touched[touched >= 0]
+    cost = (new["lost"] - old["lost"]) * new["gpus"]
 
-    def by_job(rows: Iterable[int]) -> dict[str, float]:
+    def by_job(rows: NDArray[np.int64]) -> dict[str, float]:
         found: dict[str, float] = {}
-        for row in rows:
+        for row in rows.tolist():
             name = live.name_of(row)
             found[name] = found.get(name, 0.0) + float(cost[row])
         return found
 
-    return by_job(evicted.tolist()), by_job(moved)
+    moved = touched[ran[touched] & (status[touched] == RUNNING)]
+    return by_job(np.flatnonzero(ran & (status == WAITING))), by_job(moved)
 
 
-def moved_have_room(live: Live, book: Book, moved: Iterable[str]) -> bool:
-    """True if the nodes to which jobs were moved let them in and have the cpu, memory and places for them."""
-    for name in moved:
-        job = book.jobs[name]
-        pod = job.pods[0]
-        for node, gpus in live.gpus_of(live.rows[name][0]).items():
-            need = need_of([pod]) * (gpus // max(1, pod.gpus))
-            if book.resources.repels(node, job.nodes) or not book.resources.has_room(node, need):
-                return False
-    return True
-
-
-def resource_victims(
-    live: Live, book: Book, job: Job, part: Part, pods: Mapping[int, int], leaving: Iterable[str], placed: list[Pod]
+def _resource_victims(
+    live: Live, book: Book, job: Job, part: Part, row: int, placed: Sequence[Pod], leaving: Iterable[str]
 ) -> list[Job] | None:
-    """Jobs that must leave beside those already leaving, so that nodes have the cpu, memory and places that it needs.
+    """Jobs that must leave beside those `leaving`, so that each node of a row has the cpu, memory and places it needs.
 
-    Parameters
-    ----------
-    part, pods : of the job that comes: how many pods of this part would go to each node.
-    leaving : ids of the jobs that leave anyway.
-    placed : pods of the job that have their places already.
-
-    Returns None if not even all that it may evict would be enough.
+    None if not even all that may be evicted would be enough.
     """
-    victims: dict[str, Job] = {}
-    leaving = set(leaving)
-    for node, count in pods.items():
+    victims, gone = [], set(leaving)
+    for node, gpus in live.gpus_of(row).items():
         name = book.names[node]
-        here = book.on(name)
-        gone = [pod for other in here if other.id in leaving or other.id in victims for pod in other.pods]
+        count, here = gpus // part.gpus_per_pod, book.on(name)
         need = np.array([part.cpu, part.memory, part.fused], np.object_) * count + need_of(placed, name)
-        stay = [other for other in here if other.id not in leaving and other.id not in victims]
-        candidates = [other for other in stay if gives_way(live, job.priority, other)]
-        found = _fewest(book, node, need - need_of(gone, name), candidates)
+        need -= need_of([pod for other in here if other.id in gone for pod in other.pods], name)
+        candidates = [other for other in here if other.id not in gone and gives_way(live, job.priority, other)]
+        found = _fewest(book, node, need, candidates)
         if found is None:
             return None
-        victims.update({victim.id: victim for victim in found})
-    return list(victims.values())
+        victims += found
+        gone |= {victim.id for victim in found}
+    return victims
+
+
+def gives_way(live: Live, priority: int, victim: Job) -> bool:
+    """The simulator's rule, for jobs with and without GPUs: lower priority, preemptible, not evicted too often."""
+    if victim.verification or not victim.preemptible or victim.priority >= priority:
+        return False
+    evictions, rows = live.sim.jobs["evictions"], live.rows.get(victim.id, ())
+    return all(int(evictions[row]) < live.settings.max_evictions for row in rows)
 
 
 def _fewest(book: Book, node: int, need: Need, candidates: list[Job]) -> list[Job] | None:
@@ -115,11 +122,16 @@ def _fewest(book: Book, node: int, need: Need, candidates: list[Job]) -> list[Jo
     if not resources.has_room(node, need):
         return None
     for job in list(chosen):
-        without = need + need_of(job.pods, name)
-        if resources.has_room(node, without):
+        if resources.has_room(node, need + need_of(job.pods, name)):
             chosen.remove(job)
-            need = without
+            need = need + need_of(job.pods, name)
     return chosen
+
+
+def tests_end(book: Book, nodes: Iterable[str]) -> list[Eviction]:
+    """Verification pods leave these nodes, one node at a time: they give way to any real job, whatever its priority."""
+    pairs = ((node, test) for node in dict.fromkeys(nodes) for test in book.on(node, verification=True))
+    return [test.eviction(Loss.VERIFICATION, node=node) for node, test in pairs]
 
 
 # A node fails
@@ -128,10 +140,12 @@ def _fewest(book: Book, node: int, need: Need, candidates: list[Job]) -> list[Jo
 def replace_node(live: Live, book: Book, node: str) -> NodeLoss:
     """Swap or evict every job on a node that takes no pods any more; the larger jobs choose their spares first.
 
-    Of jobs without GPUs only the pods on the node end, at once. Evicted jobs with GPUs are still in the book.
+    Of tests and of jobs without GPUs only the pods on the node end, at once. Evicted jobs are still in the book.
     """
     rack = int(live.spec.node_rack[book.number[node]])
-    replaced, evictions = [], []
+    replaced, evictions = [], tests_end(book, [node])
+    for test in evictions:
+        book.end_pods(book.jobs[test.job], node)
     for job in sorted(book.on(node), key=lambda job: (-job.gpus, job.id)):
         if not job.gpus:  # pods that need no link to each other, and no rack
             book.end_pods(job, node)
@@ -165,23 +179,23 @@ def _swap(live: Live, book: Book, job: Job, node: str, places: list[int]) -> Rep
             gpus[place] = min(here, room[place])
             room[place] -= gpus[place]
             here -= gpus[place]
-        move_gpus(live, row, number, gpus)
+        live.move(row, [number], gpus)
     spares = [book.names[place] for place in places]
     left = iter(spares)
     pods = tuple(replace(pod, node=next(left)) if pod.node == node else pod for pod in job.pods)
     book.add(replace(job, pods=pods, bindings=_rebound(job, node, spares, book)))
-    return Replacement(job.id, live.rack_of(number), node, bindings_of(live, book, gone, places), cost)
+    return Replacement(job.id, book.racks[number], node, book.bindings(gone, places), cost)
 
 
 def _rebound(job: Job, node: str, spares: list[str], book: Book) -> tuple[Binding, ...]:
     """The bindings with those on the failed node on its spares, in the order of their pod sets and nodes."""
     left, bindings = iter(spares), []
     for binding in job.bindings:
-        if binding.node != node:
+        if binding.node == node:
+            one = replace(binding, pods=1, gpus=binding.gpus // binding.pods)
+            bindings += [replace(one, node=next(left)) for _ in range(binding.pods)]
+        else:
             bindings.append(binding)
-            continue
-        each = binding.gpus // binding.pods
-        bindings += [replace(binding, node=next(left), pods=1, gpus=each) for _ in range(binding.pods)]
     order = list(dict.fromkeys(binding.pod_set for binding in job.bindings))
     return tuple(sorted(bindings, key=lambda binding: (order.index(binding.pod_set), book.number[binding.node])))
 
@@ -190,46 +204,26 @@ def _rebound(job: Job, node: str, spares: list[str], book: Book) -> tuple[Bindin
 
 
 def fit_in_rack(
-    live: Live, book: Book, rack: int, pods: Sequence[Pod], coming: Sequence[Pod] = (), taken: Sequence[Pod] = ()
+    live: Live, book: Book, rack: int, pods: Sequence[Pod], arrived: Sequence[Pod] = (), taken: Sequence[Pod] = ()
 ) -> list[int] | None:
     """The tightest nodes of a rack for these pods, as they come; None: some pod finds none.
 
-    `coming` are other pods that go to nodes where the book does not have them yet, and `taken` those of them that the
-    arrays do not have there either.
+    Other pods, which the book does not have on their nodes: `arrived`, which the arrays have there, and `taken`.
     """
-    sim, places = live.sim, []
+    sim, places, coming = live.sim, [], [*arrived, *taken]
     inside = range(int(sim.racks["node0"][rack]), int(sim.racks["node1"][rack]))
     free = {node: int(sim.nodes["free"][node]) for node in inside if sim.nodes["blocked"][node] == 0}
     for pod in taken:
         if book.number[pod.node] in free:
             free[book.number[pod.node]] -= pod.gpus
-    coming = list(coming)
     for pod in pods:
-        good = [node for node in free if free[node] >= pod.gpus and _lets_in(book, node, pod, coming)]
-        if not good:
+        for node in sorted(free, key=lambda node: (free[node], node)):
+            need = need_of([pod]) + need_of(coming, book.names[node])
+            if free[node] >= pod.gpus and book.resources.takes_over(node, need, [pod.node]):
+                break
+        else:
             return None
-        best = min(good, key=lambda node: (free[node], node))
-        free[best] -= pod.gpus
-        coming.append(replace(pod, node=book.names[best]))
-        places.append(best)
+        free[node] -= pod.gpus
+        coming.append(replace(pod, node=book.names[node]))
+        places.append(node)
     return places
-
-
-def _lets_in(book: Book, node: int, pod: Pod, coming: Sequence[Pod]) -> bool:
-    """True if a node has the cpu, memory and place for a pod beside those that come, and no taint new to it."""
-    need = need_of([pod]) + need_of(coming, book.names[node])
-    return not book.resources.repels(node, [pod.node]) and book.resources.has_room(node, need)
-
-
-def move_gpus(live: Live, row: int, node: int, to: Mapping[int, int]) -> None:
-    """What a row holds on a node goes to other nodes: so many GPUs to each."""
-    swap(live.sim, row, node, np.array(list(to), np.int32), np.array(list(to.values()), np.int32))
-
-
-def bindings_of(live: Live, book: Book, pods: Sequence[Pod], places: Sequence[int]) -> tuple[Binding, ...]:
-    """Pods and their nodes, of no pod set that is known, as bindings node by node."""
-    bindings = []
-    for place in dict.fromkeys(places):
-        here = [pod for pod, other in zip(pods, places, strict=True) if other == place]
-        bindings.append(Binding("", book.names[place], live.rack_of(place), len(here), sum(pod.gpus for pod in here)))
-    return tuple(bindings)

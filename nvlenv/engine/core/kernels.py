@@ -1,16 +1,11 @@
-"""What a live cluster needs beside the simulator's own kernels.
-
-Jobs that already run are put where they are, one waiting job is put at hand, nodes are hidden that cannot take a
-certain pod, work moves from node to node, and what a policy weighs is written down for people.
-"""
+"""What a live cluster needs beside the simulator's own kernels."""
 
 from __future__ import annotations
 
 from nvlenv.common.kernel import kernel
 from nvlenv.policies.heuristics.choose import FORECASTS, look, rack_keys
+from nvlenv.policies.heuristics.modifiers import is_kept, keeps_pool, refresh_forecast, waits_for_domain, what_is_kept
 from nvlenv.policies.heuristics.packing import part_here
-from nvlenv.policies.heuristics.reservation import is_kept, keeps_pool, refresh_forecast, what_is_kept
-from nvlenv.policies.heuristics.spreading import waits_for_domain
 from nvlenv.simulator.events import run
 from nvlenv.simulator.feasibility import consider
 from nvlenv.simulator.occupancy import occupy, set_node
@@ -21,32 +16,13 @@ NOTHING_FITS, NO_QUOTA, AT_HAND = 0, 1, 2  # what `take_up` finds
 
 
 @kernel
-def assign_nodes(sim, rows, first, nodes, gpus, start, predicted):
-    """Job rows[i] runs: it holds gpus[k] of nodes[k] for first[i] <= k < first[i + 1], since start[i]."""
-    for i in range(len(rows)):
-        j = rows[i]
-        for k in range(first[i], first[i + 1]):
-            taken = min(gpus[k], sim.nodes[nodes[k]].free)
-            if taken > 0:
-                occupy(sim, j, nodes[k], taken)
-        run(sim, j)
-        job = sim.jobs[j]
-        job.start, job.predicted = start[i], predicted[i]
-        job.first_start = start[i]
-
-
-@kernel
-def assign_gpus(sim, rows, first, slots):
-    """Job rows[i] runs on the GPUs that it had before: slots[k] for first[i] <= k < first[i + 1], in this order."""
-    g = sim.cap.shape[1] - 1
-    for i in range(len(rows)):
-        j = rows[i]
-        for k in range(first[i], first[i + 1]):
-            slot, n = slots[k], slots[k] // g
-            sim.gpu_job[slot] = j
-            sim.gpu_next[slot] = sim.jobs[j].first_gpu
-            sim.jobs[j].first_gpu = slot
-            set_node(sim, n, sim.nodes[n].free - 1, sim.nodes[n].blocked)
+def assign_nodes(sim, jobs, rows, nodes, gpus):
+    """The first rows, as many as there are jobs, run: rows[k] holds gpus[k] of nodes[k], if the node has them."""
+    for k in range(len(rows)):
+        taken = min(gpus[k], sim.nodes[nodes[k]].free)
+        if taken > 0:
+            occupy(sim, rows[k], nodes[k], taken)
+    for j in range(jobs):
         run(sim, j)
 
 
@@ -79,15 +55,12 @@ def restrict(sim, limits, p, hidden):
     for n in range(len(limits)):
         node = sim.nodes[n]
         hidden[n] = 0
-        if node.blocked > 0 or node.free // p <= limits[n]:
-            if limits[n] == 0 and node.blocked == 0:  # a full node: opening it would not help these pods
-                hidden[n] = -1
-                set_node(sim, n, node.free, 1)
+        if node.blocked > 0:
             continue
-        if limits[n] == 0:
+        if limits[n] == 0:  # full nodes too: opening them would not help these pods
             hidden[n] = -1
             set_node(sim, n, node.free, 1)
-        else:
+        elif node.free // p > limits[n]:
             hidden[n] = node.free - limits[n] * p
             set_node(sim, n, limits[n] * p, 0)
 
@@ -104,36 +77,10 @@ def unrestrict(sim, hidden):
 
 
 @kernel
-def swap(sim, j, n, spares, gpus):
-    """Move what job j holds on node n: gpus[k] of it to node spares[k]. Chain order of its other GPUs is kept."""
-    g = sim.cap.shape[1] - 1
-    job, count = sim.jobs[j], 0
-    before, slot = -1, job.first_gpu
-    while slot >= 0:
-        after = sim.gpu_next[slot]
-        if slot // g == n:
-            if before < 0:
-                job.first_gpu = after
-            else:
-                sim.gpu_next[before] = after
-            sim.gpu_job[slot], sim.gpu_next[slot] = -1, -1
-            count += 1
-        else:
-            before = slot
-        slot = after
-    set_node(sim, n, sim.nodes[n].free + count, sim.nodes[n].blocked)
-    for k in range(len(spares)):
-        occupy(sim, j, spares[k], gpus[k])
-
-
-@kernel
-def count_states(sim, j, counts):
-    """counts[r, s]: nodes of rack r that are TAKEN, FREE, CLEARABLE or MOVABLE for whole-node pods of job j."""
-    for r in range(len(sim.racks)):
-        for s in range(4):
-            counts[r, s] = 0
-        for n in range(sim.racks[r].node0, sim.racks[r].node1):
-            counts[r, node_state(sim, j, n)] += 1
+def see_nodes(sim, j, states):
+    """states (M,): TAKEN, FREE, CLEARABLE or MOVABLE for whole-node pods of job j."""
+    for n in range(len(states)):
+        states[n] = node_state(sim, j, n)
 
 
 @kernel

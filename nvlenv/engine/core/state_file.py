@@ -16,14 +16,12 @@ import numpy as np
 
 from nvlenv.common.errors import InputError
 from nvlenv.engine.core.book import Book
-from nvlenv.engine.core.kernels import assign_gpus
-from nvlenv.engine.core.live import Live
-from nvlenv.engine.core.parts import Part
+from nvlenv.engine.core.live import Live, Part
 from nvlenv.engine.formats.load import parse_snapshot
 from nvlenv.engine.model.answers import Binding
-from nvlenv.engine.model.jobs import Job
 from nvlenv.engine.model.settings import Settings
 from nvlenv.engine.model.snapshot import ClusterSnapshot
+from nvlenv.simulator.events import run
 from nvlenv.simulator.queues import enqueue
 from nvlenv.simulator.state import RUNNING
 
@@ -89,17 +87,13 @@ def read_engine_state(state: Any) -> tuple[ClusterSnapshot, Settings, Times]:
         raise InputError("engine state", "format", repr(found), repr(STATE_FORMAT))
     cluster = parse_snapshot(json.dumps(state["cluster"]), "engine state")
     order = {job: place for place, job in enumerate(state["order"])}
-    jobs = [_with_placement(job, state) for job in sorted(cluster.jobs, key=lambda job: order[job.id])]
+    placed: dict[str, dict[str, Any]] = {  # by this engine
+        job: {"bindings": tuple(Binding(**binding) for binding in kept["bindings"]), "speed": float(kept["speed"])}
+        for job, kept in state["placed"].items()
+    }
+    in_order = sorted(cluster.jobs, key=lambda job: order[job.id])
+    jobs = [replace(job, **placed.get(job.id, {})) for job in in_order]
     return replace(cluster, jobs=tuple(jobs)), Settings.from_dict(state["settings"]), Times(**state["times"])
-
-
-def _with_placement(job: Job, state: Mapping[str, Any]) -> Job:
-    """The job as this engine placed it, if it did."""
-    kept = state["placed"].get(job.id)
-    if kept is None:
-        return job
-    bindings = tuple(Binding(**binding) for binding in kept["bindings"])
-    return replace(job, bindings=bindings, speed=float(kept["speed"]))
 
 
 def restore(state: Mapping[str, Any], cluster: ClusterSnapshot, live: Live, book: Book) -> None:
@@ -111,13 +105,12 @@ def restore(state: Mapping[str, Any], cluster: ClusterSnapshot, live: Live, book
     for entry in rows:
         _set(live, live.add(entry["job"], [blank])[0], entry["row"])
     sim = live.sim
-    running = [(row, entry["gpus"]) for row, entry in enumerate(rows) if entry["gpus"] is not None]
-    first = np.cumsum([0, *(len(gpus) for _, gpus in running)]).astype(np.int32)
-    slots = np.array([slot for _, gpus in running for slot in gpus], np.int32)
-    assign_gpus(sim, np.array([row for row, _ in running], np.int32), first, slots)
     for row, entry in enumerate(rows):
         if entry["gpus"] is None:
             enqueue(sim, row)
+        else:
+            live.set_slots(row, entry["gpus"])
+            run(sim, row)
         _set(live, row, entry["row"])
     for name in CLOCK_FIELDS:
         sim.clock[name] = float(state["clock"][name])

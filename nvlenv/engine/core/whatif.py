@@ -6,7 +6,7 @@ the jobs of a trace or of a generator. All policies see the same jobs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,14 +14,12 @@ import numpy as np
 
 from nvlenv.cluster.types import Workload
 from nvlenv.common.errors import InputError
-from nvlenv.engine.core.live import Running, queues_of
-from nvlenv.engine.core.parts import parts_of, workload_of
+from nvlenv.engine.core.live import Running, parts_of, queues_of, workload_of
 from nvlenv.engine.model.answers import Answer
 from nvlenv.engine.model.jobs import Job, check_job
 from nvlenv.engine.model.settings import Settings
 from nvlenv.engine.model.snapshot import ClusterSnapshot
-from nvlenv.policies.play import play
-from nvlenv.policies.resolver import policy_name, resolve_policy
+from nvlenv.policies.resolver import play, policy_name, resolve_policy
 from nvlenv.simulator.decision import Policy
 from nvlenv.simulator.forecast import OVERDUE_FACTOR, SHORTEST_ESTIMATE
 from nvlenv.simulator.load import load
@@ -76,12 +74,66 @@ def play_forward(
 
     Raises `InputError` for a hero or arrivals that the cluster could never run.
     """
-    future = _Future(cluster, hero, at, hours, settings or Settings())
-    usual = tuple(class_weights(arrivals, future.spec).values())
+    check_job("hero", hero)
+    settings = settings or Settings()
+    spec, queues = cluster.cluster_spec(settings.nvlink, settings.network), queues_of(cluster)
+    asked, _ = parts_of(hero.on(cluster.levels, cluster.nvlink_level), spec, len(queues) - 1, settings)
+    if len(asked) != 1:
+        raise InputError(f"job {hero.name}", "pod sets", f"{len(asked)} of unlike sizes", "one, for the simulator")
+    jobs, parts, runs = Running.of(cluster, settings, at)
+    left = [_hours_left(start, end) for start, end in runs]
+    parts = [replace(part, estimate=hours_left) for part, hours_left in zip(parts, left, strict=True)]
+    running = Running(jobs, parts, [(0.0, end) for end in left])
+    present = workload_of([*parts, *asked], [0] * len(jobs) + [1], (RUNNING, HERO), [queue.name for queue in queues])
+    weights = (1.0, settings.weights.get(hero.priority, 1.0), *class_weights(arrivals, spec).values())
     players = [resolve_policy(policy) for policy in policies]
+    if arrivals.jobs is None and arrivals.hours is None:
+        arrivals = arrivals.model_copy(update={"hours": hours})
     seeds = np.random.SeedSequence(seed).spawn(draws)
-    works = [draw_workload(_timed(arrivals, hours), future.spec, one) for one in seeds]
-    return tuple(future.forecast(player, works, usual) for player in players)
+    works = [_joined(present, draw_workload(arrivals, spec, one)) for one in seeds]
+
+    def begun(work: Workload) -> Sim:
+        """A simulator in which the cluster's work runs, the hero waits and the arriving jobs are on their way."""
+        sim = Sim(*(a[0] for a in allocate(1, Dims.of(spec, len(work), len(queues), len(work.class_names)))))
+        load(sim, spec, work, replace(settings.rules(), horizon=hours), weights, queues)
+        running.begin(sim, cluster)
+        sim.clock["next_job"] = len(jobs)
+        return sim
+
+    return tuple(_forecast(player, map(begun, works), len(jobs), hours) for player in players)
+
+
+def _forecast(policy: Policy, futures: Iterable[Sim], hero: int, hours: float) -> Forecast:
+    """One policy over all that may come; `hero` is the number of the hero in each."""
+    starts, waits, evictions = [], [], []
+    for sim in futures:
+        play(policy, sim)
+        start = float(sim.jobs["first_start"][hero])
+        starts.append(start if np.isfinite(start) else None)
+        others = sim.jobs[hero + 1 :]
+        waits.append(np.minimum(others["first_start"], hours) - np.minimum(others["submit"], hours))
+        evictions.append(int(sim.clock["evictions"][0]))
+    every = np.concatenate(waits)
+    wait = float(every.mean()) if len(every) else 0.0
+    return Forecast(policy_name(policy), tuple(starts), wait, float(np.mean(evictions)))
+
+
+def _hours_left(start: float, end: float) -> float:
+    """Until the end by the estimate; a job that outlived it is taken to need half as long again, as in the forecast."""
+    run = end - start
+    while start + run <= 0:
+        run = max(SHORTEST_ESTIMATE, OVERDUE_FACTOR * run)
+    return start + run
+
+
+def _joined(first: Workload, arriving: Workload) -> Workload:
+    """Both, one after the other; what arrives is outside of all queues, the last of the first's."""
+    queue = np.full(len(arriving), len(first.queue_names) - 1, np.int32)
+    job_class = arriving.job_class + np.int32(len(first.class_names))
+    then = replace(arriving, queue=queue, job_class=job_class)
+    columns = {name: np.concatenate([getattr(first, name), getattr(then, name)]) for name in Workload.columns()}
+    names = (*first.class_names, *(f"arriving {name}" for name in arriving.class_names))
+    return Workload(**columns, class_names=names, queue_names=first.queue_names, source=arriving.source)
 
 
 def usual_arrivals(cluster: ClusterSnapshot, load: float) -> SyntheticWorkload:
@@ -103,80 +155,3 @@ def _could_run(job_class: JobClass, size: int, room: Capacity) -> bool:
     except InputError:
         return False
     return True
-
-
-class _Future:
-    """What all policies and draws have in common: the cluster with its work, and the hero that waits."""
-
-    def __init__(self, cluster: ClusterSnapshot, hero: Job, at: float, hours: float, settings: Settings) -> None:
-        check_job("hero", hero)
-        self.spec = cluster.cluster_spec(settings.nvlink, settings.network)
-        names = [queue.name for queue in queues_of(cluster)]
-        full = hero.on(cluster.levels, cluster.nvlink_level)
-        parts, _ = parts_of(full, self.spec, len(names) - 1, settings)
-        if len(parts) != 1:
-            raise InputError(f"job {hero.name}", "pod sets", f"{len(parts)} of unlike sizes", "one, for the simulator")
-        self._cluster, self._settings, self._hours = cluster, settings, hours
-        jobs, running, runs = Running.of(cluster, settings, at)
-        left = [_hours_left(start, end) for start, end in runs]
-        running = [replace(part, estimate=hours_left) for part, hours_left in zip(running, left, strict=True)]
-        self._running = Running(jobs, running, [(0.0, end) for end in left])
-        self._hero = len(jobs)  # its number in the simulator
-        self._work = workload_of([*running, *parts], [0] * self._hero + [1], (RUNNING, HERO), names)
-        self._weights = (1.0, settings.weights.get(hero.priority, 1.0))
-
-    def forecast(self, policy: Policy, works: Sequence[Workload], usual: tuple[float, ...]) -> Forecast:
-        """One policy over all works that may arrive; `usual` are the weights of their classes."""
-        starts, waits, evictions = [], [], []
-        for work in works:
-            sim = self._prepared(work, usual)
-            play(policy, sim)
-            start = float(sim.jobs["first_start"][self._hero])
-            starts.append(start if np.isfinite(start) else None)
-            others = sim.jobs[self._hero + 1 :]
-            waits.append(np.minimum(others["first_start"], self._hours) - np.minimum(others["submit"], self._hours))
-            evictions.append(int(sim.clock["evictions"][0]))
-        every = np.concatenate(waits)
-        wait = float(every.mean()) if len(every) else 0.0
-        return Forecast(policy_name(policy), tuple(starts), wait, float(np.mean(evictions)))
-
-    def _prepared(self, arriving: Workload, usual: tuple[float, ...]) -> Sim:
-        """A simulator in which the cluster's work runs, the hero waits and the arriving jobs are on their way."""
-        work, queues = _joined(self._work, arriving), queues_of(self._cluster)
-        sim = Sim(*(a[0] for a in allocate(1, Dims.of(self.spec, len(work), len(queues), len(work.class_names)))))
-        rules = replace(self._settings.rules(), horizon=self._hours)
-        load(sim, self.spec, work, rules, (*self._weights, *usual), queues)
-        self._running.begin(sim, self._cluster)
-        sim.clock["next_job"] = self._hero
-        return sim
-
-
-def _hours_left(start: float, end: float) -> float:
-    """Until the end by the estimate; a job that outlived it is taken to need half as long again, as in the forecast."""
-    run = end - start
-    while start + run <= 0:
-        run = max(SHORTEST_ESTIMATE, OVERDUE_FACTOR * run)
-    return start + run
-
-
-def _timed(arrivals: SyntheticWorkload | TraceWorkload, hours: float) -> SyntheticWorkload | TraceWorkload:
-    """The same for so many hours, unless it says itself how long."""
-    if arrivals.jobs is not None or arrivals.hours is not None:
-        return arrivals
-    return arrivals.model_copy(update={"hours": hours})
-
-
-def _joined(first: Workload, arriving: Workload) -> Workload:
-    """Both, one after the other; what arrives is outside of all queues, the last of the first's."""
-    then = replace(
-        arriving,
-        queue=np.full(len(arriving), len(first.queue_names) - 1, np.int32),
-        job_class=arriving.job_class + np.int32(len(first.class_names)),
-    )
-    columns = {name: np.concatenate([getattr(first, name), getattr(then, name)]) for name in Workload.columns()}
-    return Workload(
-        **columns,
-        class_names=(*first.class_names, *(f"arriving {name}" for name in arriving.class_names)),
-        queue_names=first.queue_names,
-        source=arriving.source,
-    )

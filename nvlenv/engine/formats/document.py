@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +57,7 @@ class Field:
         return InputError(self.where, self.path, quoted(self.value) if found is None else found, expected)
 
     def __getitem__(self, key: str) -> Field:
-        if self.value is None:
-            return Field(self.where, None, key, self)
-        if not isinstance(self.value, dict):
-            raise self.error("a mapping")
-        return Field(self.where, self.value.get(key), key, self)
+        return Field(self.where, self._all(dict, "a mapping").get(key), key, self)
 
     def at(self, steps: Iterable[str | int]) -> Field:
         """The value that these keys and indices lead to, absent where they lead nowhere."""
@@ -74,23 +70,21 @@ class Field:
 
     def __iter__(self) -> Iterator[Field]:
         """The entries of a list; none if it is absent."""
-        if self.value is None:
-            return
-        if not isinstance(self.value, list):
-            raise self.error("a list")
-        for number, value in enumerate(self.value):
+        for number, value in enumerate(self._all(list, "a list")):
             yield Field(self.where, value, number, self)
 
     def entries(self) -> Iterator[tuple[str, Field]]:
         """The entries of a mapping; none if it is absent."""
-        if self.value is None:
-            return
-        if not isinstance(self.value, dict):
-            raise self.error("a mapping")
-        for key, value in self.value.items():
+        for key, value in self._all(dict, "a mapping").items():
             if not isinstance(key, str) or not key.isprintable():
                 raise self.error("printable text as key", found=f"key {quoted(key)}")
             yield key, Field(self.where, value, key, self)
+
+    def _all(self, kind: type[Any], expected: str) -> Any:
+        """The list or mapping; an empty one if it is absent."""
+        if not isinstance(self.value, kind) and self.value is not None:
+            raise self.error(expected)
+        return kind() if self.value is None else self.value
 
     def text(self, default: str | None = None, empty: bool = False) -> str:
         """A text of printable characters, not empty unless `empty`; without a default it must be there."""
@@ -120,11 +114,10 @@ class Field:
 
     def flag(self, default: bool) -> bool:
         """True or false."""
-        if self.value is None:
-            return default
-        if not isinstance(self.value, bool):
+        value = default if self.value is None else self.value
+        if not isinstance(value, bool):
             raise self.error("true or false")
-        return self.value
+        return value
 
     def texts(self) -> dict[str, str]:
         """A mapping of texts, such as labels; a value may be empty."""
@@ -148,6 +141,9 @@ def read_text(where: str, data: bytes) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(where, f"byte {error.start}", f"0x{data[error.start]:02x}", "UTF-8 text") from None
+
+
+Objects = Mapping[str, Sequence[Field]]  # Kubernetes' objects by kind
 
 
 def read_documents(where: str, text: str) -> list[Field]:

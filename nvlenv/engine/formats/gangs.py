@@ -11,26 +11,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nvlenv.engine.formats.document import Field
-from nvlenv.engine.formats.kueue import (
-    CLUSTER_QUEUE_LABEL,
-    GROUP_NAME,
-    GROUP_SIZE,
-    LOCAL_QUEUE_LABEL,
-    POD_SET_LABEL,
-    QUEUE_LABEL,
-    WORKLOAD_ANNOTATION,
-    AdmittedWorkload,
-    Promise,
-    controller_of,
-)
-from nvlenv.engine.formats.values import pod_demand, read_time
+from nvlenv.engine.formats.document import Field, Objects
+from nvlenv.engine.formats.kueue import GROUP_NAME, GROUP_SIZE, QUEUE_LABEL, read_assignment
+from nvlenv.engine.formats.values import PodDemand, pod_demand, read_time
 from nvlenv.engine.model.jobs import Job, Pod
+from nvlenv.policies.kueue.types import HOSTNAME
 
+LOCAL_QUEUE_LABEL = "kueue.x-k8s.io/local-queue-name"
+CLUSTER_QUEUE_LABEL = "kueue.x-k8s.io/cluster-queue-name"
+POD_SET_LABEL = "kueue.x-k8s.io/podset"
+WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
 # Labels that name a gang, the outermost first: the pods of a JobSet carry the name of their Job too.
 GANG_LABELS = {
     GROUP_NAME: "podgroup",
@@ -59,7 +53,6 @@ RANKS = (
     "batch.kubernetes.io/job-completion-index",
 )
 
-Objects = Mapping[str, Sequence[Field]]  # by kind
 Key = tuple[str, str, str]  # namespace, kind, name
 
 
@@ -114,15 +107,21 @@ class Member:
 
 
 def gangs_of(objects: Objects, gpu_resource: str) -> list[Gang]:
-    """The gangs of all pods that hold something of a node: bound to it and not ended, terminating ones included."""
+    """The gangs of all pods that hold something of a node: bound to it and not ended, terminating ones included.
+
+    A pod's gang is the one that a label names, else the pod's controller, else the pod itself.
+    """
     gangs: dict[Key, Gang] = {}
     owners = {_key(o, kind.lower()): o for kind in ("Job", "JobSet") for o in objects.get(kind, ())}
     for item in objects.get("Pod", ()):
-        pod = item.named(f"pod {item['metadata']['namespace'].text('default')}/{item['metadata']['name'].text()}")
+        namespace, _, own = _key(item, "pod")
+        pod = item.named(f"pod {namespace}/{own}")
         if pod["spec"]["nodeName"].value in (None, "") or pod["status"]["phase"].value in ENDED:
             continue
-        kind, name, uid = _controller(pod)
-        key = _gang_key(pod, kind, name)
+        meta = pod["metadata"]
+        kind, name, uid = _controller(meta) or ("pod", own, meta["uid"].text(""))
+        by_owner = ("pod", own) if kind in ("pod", "node") else (kind, name)  # the node "controls" static pods
+        key = namespace, *(_named_gang(meta["labels"].texts()) or by_owner)
         gang = gangs.setdefault(key, Gang(key, owner=kind))
         _join(gang, pod, gpu_resource)
         if key[1] == kind:
@@ -132,58 +131,11 @@ def gangs_of(objects: Objects, gpu_resource: str) -> list[Gang]:
     return list(gangs.values())
 
 
-def promised(gangs: list[Gang], workloads: Iterable[AdmittedWorkload], hosts: Mapping[str, str]) -> list[Gang]:
-    """The gangs, with what Kueue knows of them and the pods that it has assigned but that do not exist yet.
-
-    Kueue charges a workload from its admission on, so those places are taken. `hosts` gives the node of each host name.
-    """
-    by_workload = {(gang.key[0], name): gang for gang in gangs for name in gang.workloads}
-    by_uid = {gang.uid: gang for gang in gangs if gang.uid}
-    by_key = {gang.key: gang for gang in gangs}
-    result = list(gangs)
-    for workload in workloads:
-        kind, name, uid = workload.owner
-        key = (workload.namespace, kind.lower(), name) if kind else (workload.namespace, "podgroup", workload.name)
-        gang = by_workload.get((workload.namespace, workload.name)) or by_uid.get(uid) or by_key.get(key)
-        if gang is None:
-            gang = Gang(key if kind else (workload.namespace, "workload", workload.name), uid or workload.uid, key[1])
-            result.append(gang)
-        gang.queue, gang.admitted, gang.priority = workload.queue, True, workload.priority
-        gang.start = workload.start if gang.start is None else gang.start
-        gang.estimate = workload.estimate if gang.estimate is None else gang.estimate
-        gang.pods.extend([pod for promise in workload.promises for pod in _absent(promise, gang, hosts)])
-    return result
-
-
-def _absent(promise: Promise, gang: Gang, hosts: Mapping[str, str]) -> list[Pod]:
-    """Pods of a promise that do not exist yet; never more than the pod set lacks as a whole."""
-    there = zip(gang.pods, gang.pod_sets, strict=False)
-    present = Counter(pod.node for pod, pod_set in there if pod_set in ("", promise.name))
-    short = sum(promise.hosts.values()) - present.total()
-    demand, pods = promise.demand, []
-    for host, count in promise.hosts.items():
-        node = hosts.get(host)
-        lacking = 0 if node is None else max(0, min(count - present[node], short))
-        pods += [Pod(node or "", demand.gpus, demand.cpu, demand.memory)] * lacking
-        short -= lacking
-    return pods
-
-
 def _join(gang: Gang, pod: Field, gpu_resource: str) -> None:
     meta, spec = pod["metadata"], pod["spec"]
     labels, annotations = meta["labels"].texts(), meta["annotations"]
-    demand = pod_demand(spec, gpu_resource)
-    gang.pods.append(
-        Pod(
-            node=spec["nodeName"].text(),
-            gpus=demand.gpus,
-            cpu=demand.cpu,
-            memory=demand.memory,
-            name=meta["name"].text(),
-            uid=meta["uid"].text(""),
-            terminating=meta["deletionTimestamp"].present,
-        )
-    )
+    name, uid, terminating = meta["name"].text(), meta["uid"].text(""), meta["deletionTimestamp"].present
+    gang.pods.append(Pod(spec["nodeName"].text(), *pod_demand(spec, gpu_resource), name, uid, terminating))
     gang.pod_sets.append(labels.get(POD_SET_LABEL, ""))
     gang.priority = max(gang.priority, spec["priority"].integer(0))
     gang.pinned |= annotations[KEEP].value == "false"
@@ -206,16 +158,75 @@ def _describe(gang: Gang, owner: Field) -> None:
 
 
 def _limit(gang: Gang, seconds: Field) -> None:
-    if gang.estimate is None and seconds.present:
-        gang.estimate = seconds.integer(at_least=1) / 3600
+    if gang.estimate is None:
+        gang.estimate = _hours(seconds)
 
 
-def _gang_key(pod: Field, owner_kind: str, owner_name: str) -> Key:
-    """The gang that a label names, else the pod's controller, else the pod itself."""
-    namespace, _, own = _key(pod, "pod")
-    alone = owner_kind in ("", "pod", "node")  # the node "controls" static pods
-    by_owner = ("pod", own) if alone else (owner_kind, owner_name)
-    return namespace, *(_named_gang(pod["metadata"]["labels"].texts()) or by_owner)
+def promised(gangs: list[Gang], objects: Objects, hosts: Mapping[str, str], gpu_resource: str) -> list[Gang]:
+    """The gangs, with what Kueue's workloads say of them and the pods that it has assigned but that do not exist yet.
+
+    A workload holds its quota from its admission until it has finished, so those places are taken. `hosts` gives the
+    node of each host name.
+    """
+    by_workload = {(gang.key[0], name): gang for gang in gangs for name in gang.workloads}
+    by_uid = {gang.uid: gang for gang in gangs if gang.uid}
+    by_key = {gang.key: gang for gang in gangs}
+    result = list(gangs)
+    for workload in objects.get("Workload", ()):
+        meta, spec, admission = workload["metadata"], workload["spec"], workload["status"]["admission"]
+        if not admission.present or _met(workload, "Finished").present:
+            continue
+        promises = list(_promises(workload, gpu_resource))
+        start = read_time(_met(workload, "Admitted")["lastTransitionTime"])
+        estimate = _hours(spec["maximumExecutionTimeSeconds"])
+        namespace, _, name = own = _key(workload, "workload")
+        owner = _controller(meta)
+        uid = owner[2] if owner else ""
+        key = (namespace, *owner[:2]) if owner else (namespace, "podgroup", name)
+        gang = by_workload.get((namespace, name)) or by_uid.get(uid) or by_key.get(key)
+        if gang is None:
+            gang = Gang(key if owner else own, uid or meta["uid"].text(""), key[1])
+            result.append(gang)
+        gang.queue, gang.admitted, gang.priority = admission["clusterQueue"].text(), True, spec["priority"].integer(0)
+        gang.start = start if gang.start is None else gang.start
+        gang.estimate = estimate if gang.estimate is None else gang.estimate
+        gang.pods += [pod for promise in promises for pod in _absent(gang, hosts, *promise)]
+    return result
+
+
+def _promises(workload: Field, gpu_resource: str) -> Iterator[tuple[str, PodDemand, Mapping[str, int]]]:
+    """Of each admitted pod set: its name, what a pod of it takes, and how many pods go to each host."""
+    pod_sets = workload["spec"]["podSets"]
+    demands = {pods["name"].text("main"): pod_demand(pods["template"]["spec"], gpu_resource) for pods in pod_sets}
+    for given in workload["status"]["admission"]["podSetAssignments"]:
+        name, assigned, counts = given["name"].text("main"), given["topologyAssignment"], Counter[str]()
+        if name not in demands:
+            raise given["name"].error(f"the name of one of the pod sets {sorted(demands)}")
+        assignment = read_assignment(assigned) if assigned.present else None
+        if assignment is not None and assignment.levels[-1] == HOSTNAME:
+            for values, count in assignment.domains:
+                counts[values[-1]] += count
+        yield name, demands[name], counts
+
+
+def _absent(
+    gang: Gang, hosts: Mapping[str, str], pod_set: str, demand: PodDemand, counts: Mapping[str, int]
+) -> list[Pod]:
+    """Pods of a promise that do not exist yet; never more than the pod set lacks as a whole."""
+    there = zip(gang.pods, gang.pod_sets, strict=False)
+    present = Counter(pod.node for pod, own in there if own in ("", pod_set))
+    short = sum(counts.values()) - present.total()
+    pods: list[Pod] = []
+    for host, count in counts.items():
+        node = hosts.get(host)
+        lacking = 0 if node is None else max(0, min(count - present[node], short))
+        pods += [Pod(node or "", *demand)] * lacking
+        short -= lacking
+    return pods
+
+
+def _key(item: Field, kind: str) -> Key:
+    return item["metadata"]["namespace"].text("default"), kind, item["metadata"]["name"].text()
 
 
 def _named_gang(labels: Mapping[str, str]) -> tuple[str, str] | None:
@@ -223,15 +234,23 @@ def _named_gang(labels: Mapping[str, str]) -> tuple[str, str] | None:
     return next(((kind, labels[label]) for label, kind in GANG_LABELS.items() if labels.get(label)), None)
 
 
-def _key(item: Field, kind: str) -> Key:
-    return item["metadata"]["namespace"].text("default"), kind, item["metadata"]["name"].text()
+def _controller(meta: Field) -> tuple[str, str, str] | None:
+    """Kind in small letters, name and uid of the controller among the owners of an object."""
+    for owner in meta["ownerReferences"]:
+        if owner["controller"].flag(False):
+            return owner["kind"].text().lower(), owner["name"].text(), owner["uid"].text("")
+    return None
 
 
-def _controller(pod: Field) -> tuple[str, str, str]:
-    """Kind, name and uid of what controls a pod; the pod itself if nothing does."""
-    meta = pod["metadata"]
-    kind, name, uid = controller_of(meta)
-    return (kind.lower(), name, uid) if kind else ("pod", meta["name"].text(), meta["uid"].text(""))
+def _met(workload: Field, kind: str) -> Field:
+    """The condition of that kind if it is met, else an absent one."""
+    conditions = workload["status"]["conditions"]
+    met = (c for c in conditions if c["type"].value == kind and c["status"].value == "True")
+    return next(met, Field(workload.where, None))
+
+
+def _hours(seconds: Field) -> float | None:
+    return seconds.integer(at_least=1) / 3600 if seconds.present else None
 
 
 def read_member(pod: Field) -> Member:

@@ -9,32 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from nvlenv.common.errors import InputError
 from nvlenv.engine.formats import kueue
-from nvlenv.engine.formats.document import Field
+from nvlenv.engine.formats.document import Field, Objects
 from nvlenv.engine.formats.gangs import gangs_of, promised
+from nvlenv.engine.formats.options import Options
 from nvlenv.engine.formats.values import read_quantity, read_whole
 from nvlenv.engine.model.jobs import UNLIMITED, Job
-from nvlenv.engine.model.snapshot import ClusterSnapshot, Node, NodeState, Options, make_snapshot
+from nvlenv.engine.model.snapshot import ClusterSnapshot, Node, NodeState, make_snapshot
 from nvlenv.policies.kueue.types import HOSTNAME, Taint
 
+KUEUE = "kueue.x-k8s.io"
 KUEUE_VERSIONS = ("v1alpha1", "v1beta1", "v1beta2")
 # API group of each kind that some reader knows; other groups use the same names for other things.
 GROUPS = {
-    "Node": "",
-    "Pod": "",
+    **dict.fromkeys(("Node", "Pod"), ""),
     "Job": "batch",
     "JobSet": "jobset.x-k8s.io",
-    "Deployment": "apps",
-    "StatefulSet": "apps",
+    **dict.fromkeys(("Deployment", "StatefulSet"), "apps"),
     "PriorityClass": "scheduling.k8s.io",
-    "WorkloadPriorityClass": "kueue.x-k8s.io",
-    "Topology": "kueue.x-k8s.io",
-    "ResourceFlavor": "kueue.x-k8s.io",
-    "ClusterQueue": "kueue.x-k8s.io",
-    "LocalQueue": "kueue.x-k8s.io",
-    "Workload": "kueue.x-k8s.io",
+    **dict.fromkeys(("WorkloadPriorityClass", "Topology", "ResourceFlavor"), KUEUE),
+    **dict.fromkeys(("ClusterQueue", "LocalQueue", "Workload"), KUEUE),
 }
 # Labels seen in the field, coarse to fine. A value of nvidia.com/gpu.clique names an NVLink domain as a whole.
 KNOWN = (
@@ -59,8 +56,6 @@ NVLINK = (
 )
 NAMES_SHOWN = 3  # of those left out, in a note
 
-Objects = Mapping[str, Sequence[Field]]  # by kind
-
 
 def is_object(document: Field) -> bool:
     """Whether a document is an object of Kubernetes: it says its kind."""
@@ -75,7 +70,7 @@ def objects_by_kind(documents: Iterable[Field]) -> dict[str, list[Field]]:
             group, _, number = version.rpartition("/")
             if kind not in GROUPS or (version and group != GROUPS[kind]):
                 continue
-            if group == "kueue.x-k8s.io" and number not in KUEUE_VERSIONS:
+            if group == KUEUE and number not in KUEUE_VERSIONS:
                 raise item["apiVersion"].error(f"{group}/ and one of {list(KUEUE_VERSIONS)}")
             found.setdefault(kind, []).append(item)
     return found
@@ -110,23 +105,14 @@ class Levels:
         return (*(labels.get(label, "") for label in self.labels[:-1]), labels.get(HOSTNAME, "") or host)
 
 
-def choose_levels(
-    where: str, options: Options, topologies: Sequence[Field], nodes: Sequence[Mapping[str, str]]
-) -> Levels:
+def choose_levels(where: str, options: Options, topology: Field | None, nodes: Sequence[Mapping[str, str]]) -> Levels:
     """The levels that the user gives, else those of Kueue's Topology, else the well-known labels on the GPU nodes.
 
-    Parameters
-    ----------
-    topologies : Kueue Topology objects.
-    nodes : labels of each GPU node.
-
-    Raises
-    ------
-    InputError : several Topologies and no name, or nothing to go by: a cluster is never taken as flat in silence.
+    `nodes` are the labels of each GPU node. `InputError` if there is nothing to go by: a cluster is never taken as flat
+    in silence.
     """
     if options.levels:
         return _levels(where, options.levels, options, "as given")
-    topology = choose_topology(where, options, topologies)
     if topology is not None:
         labels = [level["nodeLabel"].text() for level in topology["spec"]["levels"]]
         return _levels(where, labels, options, f"of Topology {topology['metadata']['name'].text()}")
@@ -138,7 +124,9 @@ def choose_levels(
 
 
 def choose_topology(where: str, options: Options, topologies: Sequence[Field]) -> Field | None:
-    """The Kueue Topology of the given name, or the only one."""
+    """The Kueue Topology of the given name, or the only one; none where the user's levels stand alone."""
+    if options.levels and not options.topology:
+        return None
     names = [topology["metadata"]["name"].text() for topology in topologies]
     if options.topology and options.topology not in names:
         raise InputError(where, "topology", repr(options.topology), f"the name of a Topology in it: {names}")
@@ -160,8 +148,7 @@ def _levels(where: str, given: Sequence[str], options: Options, origin: str) -> 
     return Levels(labels, nvlink, named, origin)
 
 
-@dataclass(frozen=True)
-class _Machine:
+class _Machine(NamedTuple):
     """A GPU node before its place in the topology is known."""
 
     field: Field
@@ -173,18 +160,15 @@ def read_kubernetes(where: str, objects: Objects, options: Options) -> ClusterSn
     """The cluster that these objects describe.
 
     Nodes without GPUs are left out, as are nodes that no ResourceFlavor of the chosen Topology selects. Pods that have
-    ended or have no node yet hold nothing. Every such choice is told in the notes.
-
-    Raises
-    ------
-    InputError : a GPU node without a level label (unless `skip_unlabelled`), a malformed object.
+    ended or have no node yet hold nothing. Every such choice is told in the notes. `InputError` for a GPU node
+    without a level label (unless `skip_unlabelled`), or a malformed object.
     """
     notes: list[str] = []
     machines = _gpu_machines(where, objects.get("Node", ()), options, notes)
-    topologies = objects.get("Topology", ())
-    levels = choose_levels(where, options, topologies, [machine.labels for machine in machines])
+    topology = choose_topology(where, options, objects.get("Topology", ()))
+    levels = choose_levels(where, options, topology, [machine.labels for machine in machines])
     notes.insert(0, str(levels))
-    flavors = _flavors(where, objects, options)
+    flavors = {} if topology is None else kueue.topology_flavors(objects.get("ResourceFlavor", ()), topology)
     machines = _selected(where, machines, flavors, notes)
     nodes = _place(machines, levels, options, notes)
     local_queues = kueue.read_local_queues(objects.get("LocalQueue", ()))
@@ -192,14 +176,6 @@ def read_kubernetes(where: str, objects: Objects, options: Options) -> ClusterSn
     counted = frozenset(flavors) if flavors else None
     queues = [kueue.read_queue(queue, options.gpu_resource, counted) for queue in objects.get("ClusterQueue", ())]
     return make_snapshot(where, levels.labels, levels.nvlink, nodes, jobs, queues, local_queues, notes)
-
-
-def _flavors(where: str, objects: Objects, options: Options) -> dict[str, dict[str, str]]:
-    """Node labels of each ResourceFlavor of the Topology that the levels come from, if they do come from one."""
-    if options.levels and not options.topology:
-        return {}
-    topology = choose_topology(where, options, objects.get("Topology", ()))
-    return {} if topology is None else kueue.topology_flavors(objects.get("ResourceFlavor", ()), topology)
 
 
 def _gpu_machines(where: str, fields: Iterable[Field], options: Options, notes: list[str]) -> list[_Machine]:
@@ -257,8 +233,8 @@ def _place(machines: Iterable[_Machine], levels: Levels, options: Options, notes
 
 
 def _node(machine: _Machine, path: tuple[str, ...], options: Options) -> Node:
-    field = machine.field
-    allocatable = field["status"]["allocatable"]
+    field, allocatable = machine.field, machine.field["status"]["allocatable"]
+    cpu, memory, pods = (allocatable[name] for name in ("cpu", "memory", "pods"))
     ready = any(c["type"].value == "Ready" and c["status"].value == "True" for c in field["status"]["conditions"])
     if not ready or not read_whole(allocatable[options.gpu_resource]):
         state = NodeState.FAILED
@@ -268,9 +244,9 @@ def _node(machine: _Machine, path: tuple[str, ...], options: Options) -> Node:
         name=machine.name,
         path=path,
         gpus=_gpus(field, options),
-        cpu=read_quantity(allocatable["cpu"], 1000) if allocatable["cpu"].present else UNLIMITED,
-        memory=read_quantity(allocatable["memory"]) if allocatable["memory"].present else UNLIMITED,
-        pods=read_whole(allocatable["pods"]) if allocatable["pods"].present else UNLIMITED,
+        cpu=read_quantity(cpu, 1000) if cpu.present else UNLIMITED,
+        memory=read_quantity(memory) if memory.present else UNLIMITED,
+        pods=read_whole(pods) if pods.present else UNLIMITED,
         state=state,
         taints=tuple(
             Taint(taint["key"].text(), taint["value"].text("", empty=True), taint["effect"].text())
@@ -285,8 +261,7 @@ def _jobs(
 ) -> list[Job]:
     """The jobs on these nodes: gangs of pods, and what Kueue promised to gangs whose pods are still to come."""
     hosts = {node.path[-1]: node.name for node in nodes}
-    workloads = kueue.read_workloads(objects.get("Workload", ()), options.gpu_resource)
-    gangs = promised(gangs_of(objects, options.gpu_resource), workloads, hosts)
+    gangs = promised(gangs_of(objects, options.gpu_resource), objects, hosts, options.gpu_resource)
     listed = {field["metadata"]["name"].value for field in objects.get("Node", ())}
     unlisted = sorted({pod.node for gang in gangs for pod in gang.pods} - listed)
     _tell(notes, unlisted, "that have pods but are not listed")

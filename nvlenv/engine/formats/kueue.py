@@ -1,4 +1,4 @@
-"""Kueue's objects: topology assignments in both of their forms, queues with quota, flavors, admitted workloads.
+"""Kueue's objects: topology assignments in both of their forms, queues with quota, flavors.
 
 Kueue writes an assignment in two forms. v1beta1 lists the domains one by one. v1beta2 lists *slices* of consecutive
 domains, each level by level: one value for all of them, or their common prefix and suffix and what is left of each.
@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby, takewhile
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from os.path import commonprefix
 from typing import Any
 
 from nvlenv.cluster.types import QueueSpec
 from nvlenv.engine.formats.document import Field
-from nvlenv.engine.formats.values import PodDemand, pod_demand, read_time, read_whole
+from nvlenv.engine.formats.values import read_whole
 from nvlenv.policies.kueue.types import HOSTNAME, Assignment, Path
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-LOCAL_QUEUE_LABEL = "kueue.x-k8s.io/local-queue-name"
-CLUSTER_QUEUE_LABEL = "kueue.x-k8s.io/cluster-queue-name"
-POD_SET_LABEL = "kueue.x-k8s.io/podset"
 GROUP_NAME = "kueue.x-k8s.io/pod-group-name"
 GROUP_SIZE = "kueue.x-k8s.io/pod-group-total-count"
-WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
 
 MAX_LEVELS = 16
 MAX_SLICES = 1000
@@ -63,8 +59,8 @@ def to_v1beta2(assignment: Assignment, by_prefix: bool = True) -> dict[str, Any]
     if not by_prefix:
         return {"levels": list(levels), "slices": single}
     split = [_slice(chunk) for run in _runs(levels, domains) for chunk in _chunks(run)]
-    if len(split) > 1 and len(domains) <= MAX_SLICE_DOMAINS and _size(single) < _size(split):
-        split = single
+    if len(split) > 1 and len(domains) <= MAX_SLICE_DOMAINS:
+        split = min(split, single, key=lambda slices: len(json.dumps(slices, separators=(",", ":"))))
     return {"levels": list(levels), "slices": split}
 
 
@@ -82,18 +78,11 @@ def _level(values: Sequence[str]) -> dict[str, Any]:
     """The values of one level; where prefix and suffix overlap in the shortest value, the prefix gives way."""
     if len(set(values)) == 1:
         return {"universal": values[0]}
-    suffix = _common_start([value[::-1] for value in values])[::-1]
-    prefix = _common_start(values)[: min(map(len, values)) - len(suffix)]
+    suffix = commonprefix([value[::-1] for value in values])[::-1]  # noqa: RUF071 - of letters, these are no paths
+    prefix = commonprefix(values)[: min(map(len, values)) - len(suffix)]  # noqa: RUF071
     roots = [value[len(prefix) : len(value) - len(suffix)] for value in values]
     ends = {"prefix": prefix, "suffix": suffix}
     return {"individual": {**{name: end for name, end in ends.items() if end}, "roots": roots}}
-
-
-def _common_start(values: Sequence[str]) -> str:
-    """What all values start with: what the first and the last in order do."""
-    first, last = min(values), max(values)
-    same = takewhile(lambda letters: letters[0] == letters[1], zip(first, last, strict=False))
-    return first[: sum(1 for _ in same)]
 
 
 def _runs(levels: Sequence[str], domains: Domains) -> list[Domains]:
@@ -119,10 +108,6 @@ def _prefixes(host: str) -> list[str]:
 def _chunks(run: Domains) -> Iterator[Domains]:
     for start in range(0, len(run), MAX_SLICE_DOMAINS):
         yield run[start : start + MAX_SLICE_DOMAINS]
-
-
-def _size(slices: list[dict[str, Any]]) -> int:
-    return len(json.dumps(slices, separators=(",", ":")))
 
 
 def parse_assignment(data: Any, where: str = "topologyAssignment") -> Assignment:
@@ -181,13 +166,8 @@ def _read_level(column: Field, count: int) -> list[str]:
     roots = list(individual["roots"])
     if len(roots) != count:
         raise individual["roots"].error(f"{count} texts, one per domain")
-    values = []
-    for root in roots:  # a root may be empty, a value may not
-        value = prefix + root.text(empty=True) + suffix
-        if not value:
-            raise root.error("a text")
-        values.append(value)
-    return values
+    ends = bool(prefix or suffix)  # a root may be empty, a value may not
+    return [prefix + root.text(empty=ends) + suffix for root in roots]
 
 
 def _read_counts(counts: Field, count: int) -> list[int]:
@@ -212,35 +192,19 @@ def node_selectors(assignment: Assignment) -> list[Selector]:
     return [dict(selector) for selector, count in named for _ in range(count)]
 
 
-@dataclass(frozen=True)
-class Promise:
-    """One pod set of an admitted workload: what each pod takes, and how many go to each host."""
-
-    name: str
-    demand: PodDemand
-    hosts: Mapping[str, int]  # hostname label -> pods; empty: no assignment, or one that names no hosts
-
-
-@dataclass(frozen=True)
-class AdmittedWorkload:
-    """A workload that holds quota: from admission until it has finished or is evicted."""
-
-    name: str
-    namespace: str
-    uid: str
-    owner: tuple[str, str, str]  # kind, name and uid of the job behind it; empty if it has none
-    queue: str  # ClusterQueue
-    priority: int
-    start: float | None
-    estimate: float | None
-    promises: tuple[Promise, ...]
-
-
 def read_queue(queue: Field, gpu_resource: str, flavors: frozenset[str] | None) -> QueueSpec:
     """A ClusterQueue's GPU quota, summed over its flavors (over those named, if any are)."""
     spec = queue["spec"]
+    quotas = (
+        resource
+        for group in spec["resourceGroups"]
+        for flavor in group["flavors"]
+        if flavors is None or flavor["name"].text() in flavors
+        for resource in flavor["resources"]
+        if resource["name"].text() == gpu_resource
+    )
     nominal, limit = 0, 0
-    for resource in _gpu_quotas(spec, gpu_resource, flavors):
+    for resource in quotas:
         nominal += read_whole(resource["nominalQuota"])
         borrowing = resource["borrowingLimit"]
         limit = limit + read_whole(borrowing) if borrowing.present and limit >= 0 else -1
@@ -248,21 +212,8 @@ def read_queue(queue: Field, gpu_resource: str, flavors: frozenset[str] | None) 
     if strategy not in ("BestEffortFIFO", "StrictFIFO"):
         raise spec["queueingStrategy"].error("BestEffortFIFO or StrictFIFO")
     cohort = spec["cohortName"] if spec["cohortName"].present else spec["cohort"]  # v1beta2, v1beta1
-    return QueueSpec(
-        name=queue["metadata"]["name"].text(),
-        nominal=nominal,
-        cohort=cohort.text("", empty=True),
-        borrowing_limit=limit,
-        strict=strategy == "StrictFIFO",
-    )
-
-
-def _gpu_quotas(spec: Field, gpu_resource: str, flavors: frozenset[str] | None) -> Iterable[Field]:
-    for group in spec["resourceGroups"]:
-        for flavor in group["flavors"]:
-            if flavors is not None and flavor["name"].text() not in flavors:
-                continue
-            yield from (entry for entry in flavor["resources"] if entry["name"].text() == gpu_resource)
+    name, strict = queue["metadata"]["name"].text(), strategy == "StrictFIFO"
+    return QueueSpec(name, nominal, cohort.text("", empty=True), limit, strict)
 
 
 def read_local_queues(queues: Iterable[Field]) -> dict[str, str]:
@@ -279,64 +230,3 @@ def topology_flavors(flavors: Sequence[Field], topology: Field) -> dict[str, dic
         for flavor in flavors
         if flavor["spec"]["topologyName"].value == name
     }
-
-
-def read_workloads(workloads: Iterable[Field], gpu_resource: str) -> list[AdmittedWorkload]:
-    """The workloads that hold quota now."""
-    return [
-        _read_workload(workload, gpu_resource)
-        for workload in workloads
-        if workload["status"]["admission"].present and _condition(workload, "Finished") is None
-    ]
-
-
-def _read_workload(workload: Field, gpu_resource: str) -> AdmittedWorkload:
-    meta, spec, admission = workload["metadata"], workload["spec"], workload["status"]["admission"]
-    demands = {
-        pods["name"].text("main"): pod_demand(pods["template"]["spec"], gpu_resource) for pods in spec["podSets"]
-    }
-    promises = []
-    for given in admission["podSetAssignments"]:
-        name = given["name"].text("main")
-        if name not in demands:
-            raise given["name"].error(f"the name of one of the pod sets {sorted(demands)}")
-        promises.append(Promise(name, demands[name], _hosts(given["topologyAssignment"])))
-    admitted = _condition(workload, "Admitted")
-    limit = spec["maximumExecutionTimeSeconds"]
-    return AdmittedWorkload(
-        name=meta["name"].text(),
-        namespace=meta["namespace"].text("default"),
-        uid=meta["uid"].text(""),
-        owner=controller_of(meta),
-        queue=admission["clusterQueue"].text(),
-        priority=spec["priority"].integer(0),
-        start=None if admitted is None else read_time(admitted["lastTransitionTime"]),
-        estimate=limit.integer(at_least=1) / 3600 if limit.present else None,
-        promises=tuple(promises),
-    )
-
-
-def _hosts(assignment: Field) -> dict[str, int]:
-    if not assignment.present:
-        return {}
-    found = read_assignment(assignment)
-    if found.levels[-1] != HOSTNAME:
-        return {}
-    hosts = Counter[str]()
-    for values, count in found.domains:
-        hosts[values[-1]] += count
-    return hosts
-
-
-def controller_of(meta: Field) -> tuple[str, str, str]:
-    """Kind, name and uid of the controller among the owners of an object; empty if it has none."""
-    for owner in meta["ownerReferences"]:
-        if owner["controller"].flag(False):
-            return owner["kind"].text(), owner["name"].text(), owner["uid"].text("")
-    return "", "", ""
-
-
-def _condition(workload: Field, kind: str) -> Field | None:
-    """A condition that is met."""
-    met = (c for c in workload["status"]["conditions"] if c["type"].value == kind and c["status"].value == "True")
-    return next(met, None)

@@ -15,18 +15,21 @@ The first is plain text; the others are documents, JSON or YAML (document.py).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nvlenv.common.commandline import option
 from nvlenv.common.errors import InputError
 from nvlenv.engine.formats.document import Field, read_documents, read_file
 from nvlenv.engine.formats.kubernetes import is_object, objects_by_kind, read_kubernetes
 from nvlenv.engine.formats.manifests import KINDS, read_manifests
 from nvlenv.engine.formats.native import is_native_cluster, is_native_job, read_native_cluster, read_native_job
+from nvlenv.engine.formats.options import Options
 from nvlenv.engine.formats.sbatch import is_sbatch, read_sbatch
 from nvlenv.engine.formats.slurm import Parts, read_slurm
 from nvlenv.engine.model.jobs import Job, check_job
-from nvlenv.engine.model.snapshot import GPU, ClusterSnapshot, Options
+from nvlenv.engine.model.snapshot import GPU, ClusterSnapshot
 
 CLUSTER_FORMATS = (
     "one of: kubectl's JSON or YAML (a List, Node, Pod, or Kueue's Topology, ResourceFlavor, ClusterQueue, LocalQueue, "
@@ -39,10 +42,29 @@ JOB_FORMATS = (
 )
 
 
+@dataclass(frozen=True)
+class ClusterOptions(Options):
+    """A cluster that a command line describes by files."""
+
+    cluster: tuple[str, ...] = option(
+        "its files, together: `kubectl get nodes,pods -A -o json` (and Kueue's objects), Slurm's topology and `sinfo` "
+        "or `scontrol show node`, or own JSON; - is the standard input",
+        metavar="FILE",
+    )
+
+    def load_cluster(self) -> ClusterSnapshot:
+        """The cluster that the files describe. `InputError` for one that cannot be read or understood."""
+        return read_snapshot([(path, read_file(path)) for path in self.cluster], self)
+
+    def load_job(self, path: str) -> Job:
+        """The one job that a file describes, by the cluster's name for GPUs. `InputError` for none, or a bad one."""
+        return load_job(path, self.gpu_resource)
+
+
 def load_snapshot(*paths: str | Path, **options: Any) -> ClusterSnapshot:
     """The cluster that these files describe together, e.g. `load_snapshot("topology.conf", "sinfo.txt")`.
 
-    `options` are those of `nvlenv.engine.model.snapshot.Options`: `levels`, `nvlink_level`, `skip_unlabelled`, ...
+    `options` are those of `nvlenv.engine.formats.options.Options`: `levels`, `nvlink_level`, `skip_unlabelled`, ...
     Raises `InputError` for a file that cannot be read or understood.
     """
     return read_snapshot([(str(path), read_file(path)) for path in paths], Options(**options))
@@ -56,9 +78,7 @@ def parse_snapshot(text: str, where: str = "cluster", **options: Any) -> Cluster
 def read_snapshot(texts: Iterable[tuple[str, str]], options: Options) -> ClusterSnapshot:
     """The cluster that these texts, each with the name of its file, describe together.
 
-    Raises
-    ------
-    InputError : a text of no known format (says which were tried), formats that do not go together, bad content.
+    `InputError` for a text of no known format (says which were tried), formats that do not go together, bad content.
     """
     texts = list(texts)
     slurm, own, objects = Parts(), list[Field](), list[Field]()

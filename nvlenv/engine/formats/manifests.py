@@ -10,20 +10,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from nvlenv.cluster.types import Mode
-from nvlenv.engine.formats.document import Field, quoted
+from nvlenv.engine.formats.document import Field, Objects, quoted
 from nvlenv.engine.formats.kueue import GROUP_NAME, GROUP_SIZE, QUEUE_LABEL
 from nvlenv.engine.formats.values import pod_demand, read_tolerations
 from nvlenv.engine.model.jobs import Job, PodSet
 from nvlenv.policies.kueue.types import Layer
 
 KINDS = ("Job", "JobSet", "Deployment", "StatefulSet", "Workload", "Pod")
+SERVICES = ("Deployment", "StatefulSet")  # their pods can be restarted one by one
 MAX_SECONDS_LABEL = "kueue.x-k8s.io/max-exec-time-seconds"
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 SYSTEM_PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
-Objects = Mapping[str, Sequence[Field]]  # by kind
 Templates = list[tuple[Field, PodSet]]  # a pod template, or the pod itself, and what it asks for
 
 PREFIX = "kueue.x-k8s.io/podset-"
@@ -46,8 +47,7 @@ _LABEL = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class ShapeRequest:
+class ShapeRequest(NamedTuple):
     """What a pod set asks of the topology, as `PodSet` keeps it."""
 
     mode: Mode = Mode.UNCONSTRAINED
@@ -62,7 +62,9 @@ def read_manifests(objects: Objects, gpu_resource: str) -> list[Job]:
     for kind, templates_of in READERS.items():
         for item in objects.get(kind, ()):
             named = _named(item, kind)
-            _misplaced(named["metadata"])
+            for key, field in named["metadata"]["annotations"].entries():
+                if key.startswith(PREFIX):  # Kueue does not look there
+                    raise field.error("it on the pod template (spec.template.metadata.annotations)", "it on the job")
             jobs.append(_job(named, templates_of(named, gpu_resource), objects, kind in SERVICES))
     groups = _pod_groups(objects.get("Pod", ()))
     return jobs + [_job(group[0], _of_pods(group, gpu_resource), objects, serves=False) for group in groups]
@@ -110,14 +112,7 @@ def _of_workload(workload: Field, gpu_resource: str) -> Templates:
     return templates
 
 
-READERS = {
-    "Job": _of_job,
-    "JobSet": _of_job_set,
-    "Deployment": _of_service,
-    "StatefulSet": _of_service,
-    "Workload": _of_workload,
-}
-SERVICES = ("Deployment", "StatefulSet")  # their pods can be restarted one by one
+READERS = {"Job": _of_job, "JobSet": _of_job_set, **dict.fromkeys(SERVICES, _of_service), "Workload": _of_workload}
 
 
 def _pod_groups(pods: Sequence[Field]) -> list[list[Field]]:
@@ -133,23 +128,21 @@ def _pod_groups(pods: Sequence[Field]) -> list[list[Field]]:
 
 def _of_pods(members: list[Field], gpu_resource: str) -> Templates:
     """The pod sets of a group: equal pods make one. If all that there are are equal, those still to come are too."""
-    roles: Templates = []
-    counts: list[int] = []
+    roles: list[tuple[PodSet, list[Field]]] = []
     for pod in members:
-        own = _template("main", 1, pod, gpu_resource)[1]
-        role = next((number for number, (_, known) in enumerate(roles) if known == own), len(roles))
-        if role == len(roles):
-            roles.append((pod, own))
-            counts.append(0)
-        counts[role] += 1
+        _, own = _template("main", 1, pod, gpu_resource)
+        equal = next((pods for known, pods in roles if known == own), None)
+        if equal is None:
+            roles.append((own, [pod]))
+        else:
+            equal.append(pod)
     size = members[0]["metadata"]["annotations"][GROUP_SIZE]
     total = _count(size) if size.present else len(members)
     if len(members) > total or (len(roles) > 1 and len(members) < total):
         raise size.error(f"the number of pods given, {len(members)}")
     if len(roles) == 1:
-        return [(roles[0][0], replace(roles[0][1], pods=total))]
-    named = enumerate(zip(roles, counts, strict=True))
-    return [(pod, replace(own, name=f"main-{number}", pods=count)) for number, ((pod, own), count) in named]
+        return [(members[0], replace(roles[0][0], pods=total))]
+    return [(pods[0], replace(own, name=f"main-{n}", pods=len(pods))) for n, (own, pods) in enumerate(roles)]
 
 
 def _template(
@@ -157,20 +150,9 @@ def _template(
 ) -> tuple[Field, PodSet]:
     """A pod template and its pod set; without a given request, the annotations say what it asks for."""
     asked, spec = request or _annotated(template["metadata"]), template["spec"]
-    demand = pod_demand(spec, gpu_resource)
-    return template, PodSet(
-        name=name,
-        pods=count,
-        gpus_per_pod=demand.gpus,
-        cpu=demand.cpu,
-        memory=demand.memory,
-        mode=asked.mode,
-        level=asked.level,
-        slices=asked.slices,
-        group=asked.group,
-        node_selector=spec["nodeSelector"].texts(),
-        tolerations=read_tolerations(spec),
-    )
+    gpus, cpu, memory = pod_demand(spec, gpu_resource)
+    selector, tolerations = spec["nodeSelector"].texts(), read_tolerations(spec)
+    return template, PodSet(name, count, gpus, cpu, memory, *asked, selector, tolerations)
 
 
 def _job(item: Field, templates: Templates, objects: Objects, serves: bool) -> Job:
@@ -230,7 +212,7 @@ def _annotated(meta: Field) -> ShapeRequest:
     chosen = parts["unconstrained"]
     if chosen.present and chosen.value not in TRUE:
         raise chosen.error('"true", or no such annotation' if chosen.value in FALSE else '"true"')
-    return _checked(**{**parts, "layers": _from_json(parts["layers"])})
+    return _checked({**parts, "layers": _from_json(parts["layers"])})
 
 
 def _requested(field: Field) -> ShapeRequest:
@@ -238,45 +220,28 @@ def _requested(field: Field) -> ShapeRequest:
     parts = {part: field[name] for part, (_, name) in PARTS.items()}
     if not parts["unconstrained"].flag(False):
         parts["unconstrained"] = Field(field.where, None)
-    return _checked(**parts)
+    return _checked(parts)
 
 
-def _misplaced(meta: Field) -> None:
-    """Raise for a topology annotation on the job itself, where Kueue does not look."""
-    for key, field in meta["annotations"].entries():
-        if key.startswith(PREFIX):
-            raise field.error("it on the pod template (spec.template.metadata.annotations)", found="it on the job")
-
-
-def _checked(
-    *,
-    required: Field,
-    preferred: Field,
-    unconstrained: Field,
-    slice_level: Field,
-    slice_size: Field,
-    layers: Field,
-    group: Field,
-) -> ShapeRequest:
+def _checked(parts: Mapping[str, Field]) -> ShapeRequest:
     """The request, by the rules of Kueue's validation."""
-    chosen = [field for field in (required, preferred, unconstrained) if field.present]
+    modes = {"required": Mode.REQUIRED, "preferred": Mode.PREFERRED, "unconstrained": Mode.UNCONSTRAINED}
+    chosen = [(parts[name], mode) for name, mode in modes.items() if parts[name].present]
     if len(chosen) > 1:
-        raise chosen[1].error("one of required, preferred and unconstrained", found="a second topology request")
-    mode = Mode.REQUIRED if required.present else Mode.PREFERRED if preferred.present else Mode.UNCONSTRAINED
-    level = _label(chosen[0]) if chosen and mode != Mode.UNCONSTRAINED else ""
+        raise chosen[1][0].error("one of required, preferred and unconstrained", found="a second topology request")
+    asked, mode = chosen[0] if chosen else (parts["unconstrained"], Mode.UNCONSTRAINED)
+    level = _label(asked) if mode != Mode.UNCONSTRAINED else ""
+    slice_level, slice_size, layers, group = (parts[name] for name in ("slice_level", "slice_size", "layers", "group"))
     if slice_level.present != slice_size.present:
         one = slice_level if slice_level.present else slice_size
         raise one.error("slice-required-topology and slice-size together", found="one without the other")
     if layers.present and slice_level.present:
         raise layers.error("either slice-required-topology and slice-size, or the constraints", found="both")
-    slices = tuple(_layers(layers))
-    if slice_level.present:
-        slices = (Layer(_label(slice_level), _size(slice_size)),)
-    if not group.present:
-        return ShapeRequest(mode, level, slices)
-    if re.fullmatch(r"[0-9]+", group.text()):
+    pair = slice_level.present
+    slices = (Layer(_label(slice_level), _size(slice_size)),) if pair else tuple(_layers(layers))
+    if group.present and re.fullmatch(r"[0-9]+", group.text()):
         raise group.error("a name that is not a number")
-    return ShapeRequest(mode, level, slices, group.text())
+    return ShapeRequest(mode, level, slices, group.text(""))
 
 
 def _from_json(annotation: Field) -> Field:
@@ -307,11 +272,11 @@ def _layers(layers: Field) -> Iterator[Layer]:
 
 def _size(field: Field) -> int:
     """The slice size: a text in an annotation, a number in a workload."""
-    if isinstance(field.value, str) and re.fullmatch(r"\+?[0-9]{1,12}", field.value):
-        return _bounded(field, int(field.value))
-    if isinstance(field.value, str):
+    if not isinstance(field.value, str):
+        return _bounded(field, field.integer(at_least=1))
+    if not re.fullmatch(r"\+?[0-9]{1,12}", field.value):
         raise field.error("a whole number >= 1")
-    return _bounded(field, field.integer(at_least=1))
+    return _bounded(field, int(field.value))
 
 
 def _bounded(field: Field, size: int) -> int:

@@ -241,36 +241,16 @@ def read_native_job(document: Field) -> Job:
         raise document["level"].error("mode required or preferred beside it")
     if form.slice_level and not form.slice_pods:
         raise document["slice_pods"].error("a whole number >= 1")
-    workers = PodSet(
-        name="main",
-        pods=pods,
-        gpus_per_pod=per_pod,
-        cpu=form.cpu,
-        memory=form.memory,
-        mode=Mode[form.mode.upper()],
-        level=form.level,
-        slices=(Layer(form.slice_level, form.slice_pods),) if form.slice_pods else (),
-        group="main" if form.leader else "",
-    )
-    pod_sets: tuple[PodSet, ...] = (workers,)
-    if form.leader:  # a single pod that asks for the same shape, and comes first
-        own = form.leader
+    slices = (Layer(form.slice_level, form.slice_pods),) if form.slice_pods else ()
+    mode = Mode[form.mode.upper()]
+    pod_sets = [PodSet("main", pods, per_pod, form.cpu, form.memory, mode, form.level, slices)]
+    if own := form.leader:  # a single pod that asks for the same shape, and comes first
+        workers = replace(pod_sets[0], group="main")
         leader = replace(workers, name="leader", pods=1, gpus_per_pod=own.gpus, cpu=own.cpu, memory=own.memory)
-        pod_sets = (leader, workers)
-    return Job(
-        name=form.name,
-        pod_sets=pod_sets,
-        namespace=form.namespace,
-        queue=form.queue,
-        priority=form.priority,
-        estimate=form.estimate_hours,
-        preemptible=form.preemptible,
-        movable=form.movable,
-        exclusive=form.exclusive,
-        comm_fraction=form.comm_fraction,
-        checkpoint_hours=form.checkpoint_hours,
-        restart_hours=form.restart_hours,
-    )
+        pod_sets = [leader, workers]
+    fields = Job.__dataclass_fields__.keys() - {"pods"}  # those of a form are a number
+    same = {key: value for key, value in form if key in fields}
+    return Job(pod_sets=tuple(pod_sets), estimate=form.estimate_hours, **same)
 
 
 def _pods_and_gpus(form: _RequestForm, document: Field) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
+from itertools import takewhile
 
 from nvlenv.cluster.types import Mode
 from nvlenv.common.errors import InputError
@@ -18,14 +19,12 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-SHORT = dict(
-    word.split(":")
-    for word in _words(
-        "N:nodes n:ntasks c:cpus-per-task G:gpus t:time p:partition q:qos J:job-name o:output e:error A:account "
-        "C:constraint D:chdir L:licenses M:clusters a:array b:begin d:dependency i:input m:distribution w:nodelist "
-        "x:exclude H:hold I:immediate O:overcommit Q:quiet W:wait h:help k:no-kill s:oversubscribe v:verbose V:version"
-    )
+_SHORT = _words(
+    "N:nodes n:ntasks c:cpus-per-task G:gpus t:time p:partition q:qos J:job-name o:output e:error A:account "
+    "C:constraint D:chdir L:licenses M:clusters a:array b:begin d:dependency i:input m:distribution w:nodelist "
+    "x:exclude H:hold I:immediate O:overcommit Q:quiet W:wait h:help k:no-kill s:oversubscribe v:verbose V:version"
 )
+SHORT = dict(word.split(":") for word in _SHORT)
 # Options that stand alone, or have a value only behind "=".
 FLAGS = _words(
     "hold immediate overcommit quiet wait help no-kill oversubscribe verbose version exclusive requeue no-requeue "
@@ -69,9 +68,9 @@ class _Options:
         """GPUs in `4`, `gb200:4` or, for --gres, `gpu:gb200:4`."""
         if name not in self.values:
             return None
-        entries = self.values[name].split(",")
-        listed = entries if name == "gres" else [f"gpu:{entry}" for entry in entries]
-        return gres_gpus(self.where, f"--{name}", ",".join(listed)) or None
+        kind = "" if name == "gres" else "gpu:"
+        listed = ",".join(kind + entry for entry in self.values[name].split(","))
+        return gres_gpus(self.where, f"--{name}", listed) or None
 
     def memory(self, name: str) -> int:
         """Bytes; Slurm's unit is the megabyte. 0 if it is not given."""
@@ -92,10 +91,7 @@ def read_sbatch(where: str, text: str) -> Job:
     """The job that the options ask for: one pod for each node, slices of `--segment` nodes in one block each.
 
     Without a segment, a job of several nodes prefers one block, as topology/block does; `--switches=1` requires it.
-
-    Raises
-    ------
-    InputError : options that contradict each other, that are not understood, or that say nothing about GPUs.
+    `InputError` for options that contradict each other, are not understood, or say nothing about GPUs.
     """
     options = _Options(where, _parse(where, _tokens(where, text)))
     values = options.values
@@ -148,11 +144,10 @@ def _promise(options: _Options, nodes: int) -> tuple[Mode, tuple[Layer, ...]]:
 
 
 def _hours(options: _Options) -> float | None:
-    text = options.values.get("time")
-    if text is None or text.upper() in ENDLESS:
+    text = options.values.get("time", "UNLIMITED")
+    if text.upper() in ENDLESS:
         return None
-    hours = parse_span(text)
-    if hours is None:
+    if (hours := parse_span(text)) is None:
         raise options.error("time", "minutes, h:m:s, d-h or d-h:m:s")
     return hours
 
@@ -163,13 +158,9 @@ def _tokens(where: str, text: str) -> list[str]:
     if OPTION_LINE.match(text):
         words = _shell_words(where, " ".join(lines))
         return words[1:] if words[0] == "sbatch" else words
-    tokens = []
-    for line in lines:
-        if line.startswith("#SBATCH"):
-            tokens += _shell_words(where, line.removeprefix("#SBATCH"))
-        elif line.strip() and not line.startswith("#"):
-            break  # Slurm stops looking at the first command
-    return tokens
+    head = takewhile(lambda line: not line.strip() or line.startswith("#"), lines)  # Slurm stops at the first command
+    options = (line.removeprefix("#SBATCH") for line in head if line.startswith("#SBATCH"))
+    return [word for line in options for word in _shell_words(where, line)]
 
 
 def _shell_words(where: str, line: str) -> list[str]:

@@ -8,15 +8,17 @@ domain of the first.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
+from typing import NamedTuple
 
 from nvlenv.common.errors import InputError
 from nvlenv.engine.formats.document import Field
+from nvlenv.engine.formats.options import Options
 from nvlenv.engine.model.jobs import UNLIMITED, Job, Pod
-from nvlenv.engine.model.snapshot import ClusterSnapshot, Node, NodeState, Options, make_snapshot
+from nvlenv.engine.model.snapshot import ClusterSnapshot, Node, NodeState, make_snapshot
 
 MIB = 2**20
 
@@ -39,19 +41,55 @@ SEVERITY = list(NodeState)  # up, cordoned, failed
 UNUSED = ("idle", "down", "drained", "planned", "plnd")  # nothing runs in these states; for sinfo without GRES_USED
 
 
-@dataclass(frozen=True)
-class NodeStatus:
-    """A node as Slurm reports it; cpu in milli-cores, memory in bytes."""
+class NodeStatus(NamedTuple):
+    """A node as Slurm reports it."""
 
     where: str
-    name: str
-    state: NodeState
-    gpus: int
-    used_gpus: int
-    cpu: int = UNLIMITED
-    used_cpu: int = 0
-    memory: int = UNLIMITED
-    used_memory: int = 0
+    node: Node  # without its path
+    used: Pod  # what is taken of it
+
+
+@dataclass(frozen=True)
+class _Report:
+    """A line of sinfo or an entry of scontrol: its values by column, and the place that errors name."""
+
+    where: str
+    place: str
+    values: Mapping[str, str]
+
+    def status(self, name: str, state: NodeState, gpus: int, used_gpus: int, columns: Sequence[str]) -> NodeStatus:
+        """A node of it; the columns are those of its CPUs, CPUs in use, MiB and MiB in use."""
+        defaults = (UNLIMITED // 1000, 0, UNLIMITED // MIB, 0)
+        cpu, used_cpu, memory, used_memory = map(self.count, columns, defaults)
+        node = Node(name, (), gpus, 1000 * cpu, MIB * memory, state=state)
+        return NodeStatus(self.where, node, Pod(name, used_gpus, 1000 * used_cpu, MIB * used_memory))
+
+    def state(self, column: str) -> NodeState:
+        """The worst that a state with its flags says: `MIXED+DRAIN`, `idle*`, `DOWN*+CLOUD`."""
+        states, text = list[NodeState](), self.values.get(column, "")
+        for part in text.split("+"):
+            match = re.fullmatch(r"([A-Za-z_]+)([*~#!%$@^-]*)", part)
+            if match is None or match[1].lower() not in WORDS:
+                expected = f"a node state of Slurm: {', '.join(WORDS)}"
+                raise InputError(self.where, f"{self.place}, {column}", repr(text[:60]), expected)
+            states += [WORDS[match[1].lower()], *(SIGNS[sign] for sign in match[2])]
+        return max(states, key=SEVERITY.index)
+
+    def count(self, column: str, default: int) -> int:
+        """A whole number; the default where there is none."""
+        text = self.values.get(column)
+        return _count(self.where, f"{self.place}, {column}", text) if text else default
+
+    def gres(self, column: str) -> int:
+        """GPUs among generic resources."""
+        return gres_gpus(self.where, f"{self.place}, {column}", self.values.get(column))
+
+    def tres(self, column: str) -> int | None:
+        """GPUs in trackable resources like `cpu=72,mem=500G,gres/gpu=4,gres/gpu:gb200=4`; None if none are listed."""
+        counts = dict(entry.partition("=")[::2] for entry in self.values.get(column, "").split(","))
+        typed = [value for key, value in counts.items() if key.startswith("gres/gpu:")]
+        values = [counts["gres/gpu"]] if "gres/gpu" in counts else typed
+        return sum(_count(self.where, f"{self.place}, {column}", value or "0") for value in values) if values else None
 
 
 def is_sinfo(line: str) -> bool:
@@ -72,8 +110,9 @@ def read_sinfo(where: str, text: str) -> list[NodeStatus]:
             header = line.split() if is_sinfo(line) else []
             continue
         for status in _sinfo_line(where, place, header, line):
-            if found.setdefault(status.name, status) != status:
-                raise InputError(where, f"{place}, node {status.name}", "another state than above", "one state a node")
+            name = status.node.name
+            if found.setdefault(name, status) != status:
+                raise InputError(where, f"{place}, node {name}", "another state than above", "one state a node")
     if not found:
         raise InputError(where, "", "no nodes", "a line for each node below NODELIST STATE GRES GRES_USED")
     return list(found.values())
@@ -86,33 +125,25 @@ def _sinfo_line(where: str, place: str, header: list[str], line: str) -> Iterato
     if len(values) != len(header):
         raise InputError(where, place, f"{len(values)} values", f"{len(header)}, one below each of {header}")
     row = dict(zip(header, values, strict=True))
-    gpus = gres_gpus(where, f"{place}, GRES", row.get("GRES"))
     cpus = row.get("CPUS(A/I/O/T)", "").split("/")
+    row |= {"CPUS": cpus[-1] or row.get("CPUS", ""), "CPUS(A/I/O/T)": cpus[0]}
+    report = _Report(where, place, row)
+    gpus = report.gres("GRES")
     for name in expand_hosts(row["NODELIST"], where, f"{place}, NODELIST"):
-        yield NodeStatus(
-            where,
-            name,
-            _state(where, f"{place}, STATE", row["STATE"]),
-            gpus,
-            _used(where, place, row, gpus),
-            cpu=1000 * _count(where, f"{place}, CPUS", cpus[-1] or row.get("CPUS"), UNLIMITED // 1000),
-            used_cpu=1000 * _count(where, f"{place}, CPUS(A/I/O/T)", cpus[0], 0),
-            memory=MIB * _count(where, f"{place}, MEMORY", row.get("MEMORY"), UNLIMITED // MIB),
-            used_memory=MIB * _count(where, f"{place}, ALLOCMEM", row.get("ALLOCMEM"), 0),
-        )
+        columns = ("CPUS", "CPUS(A/I/O/T)", "MEMORY", "ALLOCMEM")
+        yield report.status(name, report.state("STATE"), gpus, _used(report, gpus), columns)
 
 
-def _used(where: str, place: str, row: Mapping[str, str], gpus: int) -> int:
+def _used(report: _Report, gpus: int) -> int:
     """GPUs in use; without the column, none or all where the state alone tells."""
-    if "GRES_USED" in row:
-        return gres_gpus(where, f"{place}, GRES_USED", row["GRES_USED"])
-    word = re.split(r"[^a-z_]", row["STATE"].lower())[0]
-    if word in UNUSED:
-        return 0
-    if word in ("alloc", "allocated"):
-        return gpus
-    expected = "that column (sinfo -O ...,GresUsed)"
-    raise InputError(where, place, f"state {row['STATE']} and no column GRES_USED", expected)
+    if "GRES_USED" in report.values:
+        return report.gres("GRES_USED")
+    state = report.values["STATE"]
+    word = re.split(r"[^a-z_]", state.lower())[0]
+    if word not in (*UNUSED, "alloc", "allocated"):
+        found, expected = f"state {state} and no column GRES_USED", "that column (sinfo -O ...,GresUsed)"
+        raise InputError(report.where, report.place, found, expected)
+    return 0 if word in UNUSED else gpus
 
 
 def read_scontrol(where: str, text: str) -> list[NodeStatus]:
@@ -121,83 +152,44 @@ def read_scontrol(where: str, text: str) -> list[NodeStatus]:
     for entry in re.split(r"(?m)^(?=NodeName=)", text):
         if not entry.startswith("NodeName="):
             continue
-        fields: dict[str, str] = {}
-        for key, value in re.findall(r"(?:^|\s)([A-Za-z][A-Za-z/:_]*)=(\S*)", entry):
-            fields.setdefault(key, value)
-        statuses += [
-            _scontrol_node(where, name, fields) for name in expand_hosts(fields["NodeName"], where, "NodeName")
-        ]
+        pairs = re.findall(r"(?:^|\s)([A-Za-z][A-Za-z/:_]*)=(\S*)", entry)
+        fields = dict(reversed(pairs))  # the first of a name counts
+        fields["CPUTot"] = fields.get("CPUEfctv") or fields.get("CPUTot", "")
+        for name in expand_hosts(fields["NodeName"], where, "NodeName"):
+            report = _Report(where, f"node {name}", fields)
+            state, gpus, used = report.state("State"), _configured(report), _allocated(report)
+            columns = ("CPUTot", "CPUAlloc", "RealMemory", "AllocMem")
+            statuses.append(report.status(name, state, gpus, used, columns))
     return statuses
 
 
-def _scontrol_node(where: str, name: str, fields: Mapping[str, str]) -> NodeStatus:
-    place = f"node {name}"
-    return NodeStatus(
-        where,
-        name,
-        _state(where, f"{place}, State", fields.get("State", "")),
-        _configured(where, place, fields),
-        _allocated(where, place, fields),
-        cpu=1000 * _count(where, f"{place}, CPUTot", fields.get("CPUEfctv") or fields.get("CPUTot"), UNLIMITED // 1000),
-        used_cpu=1000 * _count(where, f"{place}, CPUAlloc", fields.get("CPUAlloc"), 0),
-        memory=MIB * _count(where, f"{place}, RealMemory", fields.get("RealMemory"), UNLIMITED // MIB),
-        used_memory=MIB * _count(where, f"{place}, AllocMem", fields.get("AllocMem"), 0),
-    )
+def _configured(report: _Report) -> int:
+    return report.gres("Gres") if "Gres" in report.values else report.tres("CfgTRES") or 0
 
 
-def _configured(where: str, place: str, fields: Mapping[str, str]) -> int:
-    if "Gres" in fields:
-        return gres_gpus(where, f"{place}, Gres", fields["Gres"])
-    return _tres(where, f"{place}, CfgTRES", fields.get("CfgTRES", "")) or 0
-
-
-def _allocated(where: str, place: str, fields: Mapping[str, str]) -> int:
+def _allocated(report: _Report) -> int:
     """GPUs in use. AllocTRES lists them only if Slurm accounts for GPUs, which CfgTRES then shows."""
-    if "GresUsed" in fields:
-        return gres_gpus(where, f"{place}, GresUsed", fields["GresUsed"])
-    used = _tres(where, f"{place}, AllocTRES", fields.get("AllocTRES", ""))
+    if "GresUsed" in report.values:
+        return report.gres("GresUsed")
+    used = report.tres("AllocTRES")
     if used is not None:
         return used
-    accounted = _tres(where, f"{place}, CfgTRES", fields.get("CfgTRES", "")) is not None
-    if not accounted and _configured(where, place, fields) and fields.get("CPUAlloc", "0") != "0":
-        raise InputError(where, place, "no GPUs in CfgTRES and no GresUsed", "the output of scontrol show node -d")
+    busy = report.values.get("CPUAlloc", "0") != "0"
+    if report.tres("CfgTRES") is None and _configured(report) and busy:
+        expected = "the output of scontrol show node -d"
+        raise InputError(report.where, report.place, "no GPUs in CfgTRES and no GresUsed", expected)
     return 0
-
-
-def _state(where: str, place: str, text: str) -> NodeState:
-    """The worst that a state with its flags says: `MIXED+DRAIN`, `idle*`, `DOWN*+CLOUD`."""
-    states = []
-    for part in text.split("+"):
-        match = re.fullmatch(r"([A-Za-z_]+)([*~#!%$@^-]*)", part)
-        if match is None or match[1].lower() not in WORDS:
-            raise InputError(where, place, repr(text[:60]), f"a node state of Slurm: {', '.join(WORDS)}")
-        states += [WORDS[match[1].lower()], *(SIGNS[sign] for sign in match[2])]
-    return max(states, key=SEVERITY.index)
 
 
 def gres_gpus(where: str, place: str, text: str | None) -> int:
     """GPUs in a list of generic resources such as `gpu:gb200:4(S:0-1),shard:8`."""
-    total = 0
-    for entry in re.split(r",(?![^(]*\))", "" if text is None else text):
-        name, *parts = re.sub(r"\(.*\)$", "", entry).split(":")
-        if name == "gpu":
-            total += _count(where, place, parts[-1] if parts else "1", 0)
     if text is None:
         raise InputError(where, place, "no such column", "generic resources such as gpu:4 or (null)")
-    return total
+    entries = (re.sub(r"\(.*\)$", "", entry).split(":") for entry in re.split(r",(?![^(]*\))", text))
+    return sum(_count(where, place, (parts[-1] or "0") if parts else "1") for name, *parts in entries if name == "gpu")
 
 
-def _tres(where: str, place: str, text: str) -> int | None:
-    """GPUs in trackable resources such as `cpu=72,mem=500G,gres/gpu=4,gres/gpu:gb200=4`; None if none are listed."""
-    counts = dict(entry.partition("=")[::2] for entry in text.split(","))
-    typed = [value for key, value in counts.items() if key.startswith("gres/gpu:")]
-    values = [counts["gres/gpu"]] if "gres/gpu" in counts else typed
-    return sum(_count(where, place, value, 0) for value in values) if values else None
-
-
-def _count(where: str, place: str, text: str | None, default: int) -> int:
-    if not text:
-        return default
+def _count(where: str, place: str, text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,12}", text):
         raise InputError(where, place, repr(text[:60]), "a whole number")
     return int(text)
@@ -257,42 +249,33 @@ def read_slurm(where: str, parts: Parts, options: Options) -> ClusterSnapshot:
     """The cluster of one topology and the states of its nodes.
 
     Slurm tells how much of a node is taken, not by whom: what is taken becomes one job per node, neither preemptible
-    nor movable. Nodes without GPUs and nodes that only the topology knows are left out, and noted.
-
-    Raises
-    ------
-    InputError : a missing half, a node in no block (unless `skip_unlabelled`) or described twice.
+    nor movable. Nodes without GPUs and nodes that only the topology knows are left out, and noted. `InputError` for a
+    missing half, a node in no block (unless `skip_unlabelled`) or described twice.
     """
     if len(parts.topologies) != 1 or not parts.nodes:
         found = f"{len(parts.topologies)} topologies and the states of {len(parts.nodes)} nodes"
         raise InputError(where, "", found, "one topology.conf or topology.yaml, and sinfo or scontrol show node")
-    topology, notes = parts.topologies[0], list[str]()
+    topology = parts.topologies[0]
     paths = dict(_paths(topology))
     levels = (*(f"{BLOCK}-{size}" for size in topology.sizes[:0:-1]), BLOCK, NODE)
-    machines = [node for node in parts.nodes if node.gpus > 0]
-    unplaced = next((node for node in machines if node.name not in paths), None)
-    if unplaced is not None and not options.skip_unlabelled:
-        expected = f"a block in {topology.where}; skip_unlabelled leaves such nodes out"
-        raise InputError(unplaced.where, f"node {unplaced.name}, {BLOCK}", "none", expected)
-    kept = [node for node in machines if node.name in paths]
-    reported = {node.name for node in parts.nodes}
-    _note(notes, len(parts.nodes) - len(machines), "without GPUs")
-    _note(notes, len(machines) - len(kept), "in no block")
-    _note(notes, sum(name not in reported for name in paths), "whose state is not reported")
+    machines = [status for status in parts.nodes if status.node.gpus > 0]
+    kept = [status for status in machines if status.node.name in paths]
+    for unplaced, node, _ in machines:
+        if node.name not in paths and not options.skip_unlabelled:
+            expected = f"a block in {topology.where}; skip_unlabelled leaves such nodes out"
+            raise InputError(unplaced, f"node {node.name}, {BLOCK}", "none", expected)
+    left_out = {
+        "without GPUs": len(parts.nodes) - len(machines),
+        "in no block": len(machines) - len(kept),
+        "whose state is not reported": len(paths.keys() - {status.node.name for status in parts.nodes}),
+    }
     if not kept:
         raise InputError(where, "nodes", "none with GPUs in a block", "at least one")
-    return make_snapshot(
-        where,
-        levels,
-        BLOCK,
-        [Node(n.name, paths[n.name], n.gpus, n.cpu, n.memory, state=n.state) for n in kept],
-        [
-            Job(f"slurm/{n.name}", (Pod(n.name, n.used_gpus, n.used_cpu, n.used_memory),), name="allocated")
-            for n in kept
-            if n.used_gpus or n.used_cpu or n.used_memory
-        ],
-        notes=notes,
-    )
+    nodes = [replace(node, path=paths[node.name]) for _, node, _ in kept]
+    taken = (used for *_, used in kept if used.gpus or used.cpu or used.memory)
+    jobs = [Job(f"slurm/{used.node}", (used,), name="allocated") for used in taken]
+    notes = [f"left out {count} nodes {why}" for why, count in left_out.items() if count]
+    return make_snapshot(where, levels, BLOCK, nodes, jobs, notes=notes)
 
 
 def read_topology_conf(where: str, text: str) -> Blocks:
@@ -360,9 +343,8 @@ def _add_block(where: str, place: str, blocks: dict[str, tuple[str, ...]], name:
     blocks[name] = nodes
 
 
-def _sizes(where: str, place: str, texts: Iterable[str]) -> tuple[int, ...]:
+def _sizes(where: str, place: str, texts: Sequence[str]) -> tuple[int, ...]:
     """Block sizes, each a power of two times the base size and larger than the one before."""
-    texts = list(texts)
     sizes = tuple(int(text) if re.fullmatch(r"[0-9]{1,6}", text) else 0 for text in texts)
     for before, size in zip((0, *sizes), sizes, strict=False):
         factor = size // sizes[0] if sizes[0] else 0
@@ -384,11 +366,6 @@ def _paths(topology: Blocks) -> Iterator[tuple[str, tuple[str, ...]]]:
             yield node, (*above, block, node)
 
 
-def _note(notes: list[str], count: int, why: str) -> None:
-    if count:
-        notes.append(f"left out {count} nodes {why}")
-
-
 # Host lists, such as "rack01-node[001-018,020]" for nineteen names. By hand: the libraries for them are GPL.
 
 MAX_HOSTS = 65536  # names in one list; a mistyped range must not fill the memory
@@ -404,7 +381,9 @@ def expand_hosts(text: str, where: str = "host list", field: str = "") -> tuple[
     ('rack1-node10', 'rack2-node08', 'rack2-node09', 'rack2-node10', 'login')
     """
     names: list[str] = []
-    for entry in _host_entries(text, where, field):
+    for entry in re.split(r",(?![^\[\]]*\])", text.strip()):  # commas inside brackets part numbers
+        if not entry.isprintable() or not entry or " " in entry:
+            raise InputError(where, field, repr(text[:60]), HOST_LIST)
         pieces = [_host_choices(piece, text, where, field) for piece in re.split(r"(\[[^\[\]]*\])", entry) if piece]
         if len(names) + prod(len(choices) for choices in pieces) > MAX_HOSTS:
             raise InputError(where, field, repr(text[:60]), f"at most {MAX_HOSTS} hosts")
@@ -419,29 +398,29 @@ def compress_hosts(names: Iterable[str]) -> str:
     'login,rack01-node[008-010]'
     """
     ranges: dict[str, list[tuple[str, str]]] = {}
-    for prefix, digits in sorted({_ending(name) for name in names}, key=_host_order):
+    endings = {_ending(name) for name in names}
+    for prefix, digits in sorted(endings, key=lambda ending: (ending[0], int(ending[1] or "-1"), len(ending[1]))):
         found = ranges.setdefault(prefix, [])
         if found and found[-1][1] and digits == f"{int(found[-1][1]) + 1:0{len(found[-1][0])}d}":
             found[-1] = (found[-1][0], digits)
         else:
             found.append((digits, digits))
-    return ",".join(entry for prefix, found in ranges.items() for entry in _ranges_of(prefix, found))
+    entries = []
+    for prefix, found in ranges.items():
+        numbered = [(first, last) for first, last in found if first]
+        inside = ",".join(first if first == last else f"{first}-{last}" for first, last in numbered)
+        if len(numbered) < len(found):  # a name without a number stands for itself
+            entries.append(prefix)
+        if numbered:
+            entries.append(prefix + inside if inside.isdigit() else f"{prefix}[{inside}]")
+    return ",".join(entries)
 
 
-def slurm_node_list(nodes: Iterable[str]) -> str:
+def slurm_node_list(nodes: Collection[str]) -> str:
     """Node names for `--nodelist`, e.g. `rack01-node[001-016]`; `InputError` without any."""
-    names = list(nodes)
-    if not names:
+    if not nodes:
         raise InputError("placement", "nodes", "none", "at least one node")
-    return compress_hosts(names)
-
-
-def _host_entries(text: str, where: str, field: str) -> Iterator[str]:
-    """The entries between the commas that are outside brackets."""
-    for entry in re.split(r",(?![^\[\]]*\])", text.strip()):
-        if not entry.isprintable() or not entry or " " in entry:
-            raise InputError(where, field, repr(text[:60]), HOST_LIST)
-        yield entry
+    return compress_hosts(nodes)
 
 
 def _host_choices(piece: str, text: str, where: str, field: str) -> tuple[str, ...]:
@@ -466,20 +445,3 @@ def _ending(name: str) -> tuple[str, str]:
         raise InputError("host list", "name", repr(name), "a host name without brackets, commas and blanks")
     match = _ENDING.fullmatch(name)
     return (match[1], match[2]) if match else (name, "")
-
-
-def _host_order(ending: tuple[str, str]) -> tuple[str, bool, int, int]:
-    prefix, digits = ending
-    return prefix, bool(digits), int(digits or "0"), len(digits)
-
-
-def _ranges_of(prefix: str, ranges: list[tuple[str, str]]) -> Iterator[str]:
-    """One bracket for all numbered names of a prefix; a name without a number stands for itself."""
-    if not ranges[0][0]:
-        yield prefix
-        ranges = ranges[1:]
-    if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
-        yield prefix + ranges[0][0]
-    elif ranges:
-        inside = ",".join(first if first == last else f"{first}-{last}" for first, last in ranges)
-        yield f"{prefix}[{inside}]"

@@ -6,11 +6,11 @@ Quantities are read by hand: no library of ours has Kubernetes' rounding, suffix
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil
+from typing import NamedTuple
 
 from nvlenv.engine.formats.document import Field
 from nvlenv.engine.model.snapshot import GPU
@@ -115,8 +115,7 @@ def parse_span(text: str) -> float | None:
     return hours + minutes / 60 + seconds / 3600
 
 
-@dataclass(frozen=True)
-class PodDemand:
+class PodDemand(NamedTuple):
     """Resources of one pod: GPUs, milli-cores, bytes."""
 
     gpus: int = 0
@@ -129,7 +128,7 @@ class PodDemand:
 
     def most(self, other: PodDemand) -> PodDemand:
         """What is enough for either, resource by resource."""
-        return PodDemand(max(self.gpus, other.gpus), max(self.cpu, other.cpu), max(self.memory, other.memory))
+        return PodDemand(*map(max, self, other))
 
 
 def pod_demand(spec: Field, gpu_resource: str = GPU) -> PodDemand:
@@ -149,9 +148,8 @@ def pod_demand(spec: Field, gpu_resource: str = GPU) -> PodDemand:
             demand = PodDemand()
         starting = starting.most(sidecars.plus(demand))
     containers = running.plus(sidecars).most(starting)
-    whole = _asked(spec["resources"], containers, "") if spec["resources"].present else containers
-    overhead = spec["overhead"]
-    return whole.plus(_amounts(overhead, overhead, PodDemand(), gpu_resource)) if overhead.present else whole
+    whole, overhead = _asked(spec["resources"], containers, ""), spec["overhead"]
+    return whole.plus(_amounts(overhead, overhead, PodDemand(), gpu_resource))
 
 
 def _asked(resources: Field, default: PodDemand, gpu_resource: str) -> PodDemand:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from nvlenv.common.commandline import DONE, option, parse
 from nvlenv.common.errors import InputError
-from nvlenv.engine.formats.options import PolicyOptions, TopologyOptions
+from nvlenv.engine.formats.options import Options, PolicyOptions
 
 
 @dataclass(frozen=True)
-class GateOptions(PolicyOptions, TopologyOptions):
+class GateOptions(PolicyOptions, Options):
     """Watch gated pods of a Kubernetes cluster: decide each gang as a whole, and let its pods go to their nodes."""
 
     dry_run: bool = option("say what would be done, and change nothing", default=False)
@@ -23,18 +23,17 @@ class GateOptions(PolicyOptions, TopologyOptions):
     context: str = option("of the kubeconfig file", default="", metavar="NAME")
 
 
-def main(argv: Sequence[str]) -> int:
+def gate_command(argv: Sequence[str]) -> int:
     """Run the controller until it is told to stop. Raises `InputError` for bad input."""
     options = parse(GateOptions, argv, "python -m nvlenv.engine gate")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
-        from nvlenv.engine.gate.controller import Controller
-        from nvlenv.engine.gate.kube import connect
+        from nvlenv.engine.gate.controller import Controller, connect
     except ModuleNotFoundError as error:
         found = f"no module {error.name}"
         raise InputError("gate", "", found, "the extra kubernetes: pip install 'nvlenv[kubernetes]'") from None
     api = connect(options.kubeconfig, options.context)
-    controller = Controller(api, options.policy, options.reading(), options.dry_run)
+    controller = Controller(api, options.policy, options, options.dry_run)
     stop = threading.Event()
 
     def ended(number: int, frame: object) -> None:

@@ -6,30 +6,50 @@ Run one of it: two would not undo each other's patches, but could mean the same 
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
+from kubernetes.config.config_exception import ConfigException
+from kubernetes.watch.watch import iter_resp_lines
+from urllib3.exceptions import HTTPError
 
 from nvlenv.common.errors import InputError
-from nvlenv.engine.gate.decide import GangDecision, Release, decide_gangs
-from nvlenv.engine.gate.kube import Mirror, evict_pod, patch_pod
-from nvlenv.engine.gate.marks import patch_of
-from nvlenv.engine.model.snapshot import Options
+from nvlenv.engine.formats.options import Options
+from nvlenv.engine.gate.decide import GangDecision, Object, Release, decide_gangs, patch_of
 from nvlenv.simulator.decision import Policy
-
-if TYPE_CHECKING:
-    from kubernetes import client
 
 SETTLE_SECONDS = 0.2  # the pods of a gang come one by one; wait for the burst to end
 PASS_SECONDS = 60.0  # a pass at least so often, since reservations move with time
+WATCH_SECONDS = 300  # the server ends a watch after this time, and it is begun anew
+CONNECT_SECONDS = 10
+RETRY_SECONDS = 2.0
 CONFLICT, NOT_FOUND, TOO_MANY = 409, 404, 429  # changed meanwhile; gone; a disruption budget says not now
+GONE = 410  # the version from which to watch is too old
+MERGE_PATCH = "application/merge-patch+json"
 
 log = logging.getLogger("nvlenv.gate")
+
+
+def connect(kubeconfig: str = "", context: str = "") -> client.CoreV1Api:
+    """The core API: by the service account inside a pod, else by kubeconfig. `InputError` if there is neither."""
+    try:
+        if not kubeconfig and not context:
+            with suppress(ConfigException):
+                config.load_incluster_config()
+                return client.CoreV1Api()
+        config.load_kube_config(kubeconfig or None, context or None)
+    except (ConfigException, OSError) as error:
+        found = str(error).splitlines()[0]
+        raise InputError(kubeconfig or "kubeconfig", "", found, "a service account, or a kubeconfig file") from None
+    return client.CoreV1Api()
 
 
 class Controller:
@@ -80,13 +100,16 @@ class Controller:
 
     def once(self) -> list[GangDecision]:
         """One pass over what the mirrors hold."""
+        nodes, pods = self.nodes.objects(), self.pods.objects()
         try:
-            decisions = decide_gangs(
-                self.nodes.objects(), self.pods.objects(), self._policy, self._options, self._clock()
-            )
+            decisions = decide_gangs(nodes, pods, self._policy, self._options, self._clock())
         except InputError as error:
             decisions = [GangDecision("cluster", str(error))]
-        self._report(decisions)
+        said = {decision.gang: _line(decision) for decision in decisions}
+        for gang, line in said.items():
+            if self._said.get(gang) != line:
+                log.info("%s%s: %s", "dry run, " if self._dry_run else "", gang, line)
+        self._said = said
         if not self._dry_run:
             for decision in decisions:
                 self._carry_out(decision)
@@ -100,9 +123,11 @@ class Controller:
                 self._evict(namespace, name)
 
     def _release(self, release: Release) -> bool:
-        meta = release.pod["metadata"]
+        meta, patch = release.pod["metadata"], patch_of(release.pod, release.host, release.plan)
+        how: dict[str, Any] = {"_content_type": MERGE_PATCH, "_preload_content": False}
         try:
-            self.pods.put(patch_pod(self._api, release.pod, patch_of(release.pod, release.host, release.plan)))
+            answer: Any = self._api.patch_namespaced_pod(meta["name"], meta["namespace"], patch, **how)
+            self.pods.put(json.loads(answer.data))
         except ApiException as error:
             level = logging.INFO if error.status in (CONFLICT, NOT_FOUND) else logging.ERROR
             log.log(level, "pod %s/%s stays gated: %s %s", meta["namespace"], meta["name"], error.status, error.reason)
@@ -110,20 +135,94 @@ class Controller:
         return True
 
     def _evict(self, namespace: str, name: str) -> None:
+        """Ask for it: PodDisruptionBudgets have their say."""
+        body = client.V1Eviction(metadata=client.V1ObjectMeta(name=name, namespace=namespace))
         try:
-            evict_pod(self._api, namespace, name)
+            self._api.create_namespaced_pod_eviction(name, namespace, body, _preload_content=False)
             log.info("pod %s/%s evicted", namespace, name)
         except ApiException as error:
             level = logging.INFO if error.status in (NOT_FOUND, TOO_MANY) else logging.ERROR
             log.log(level, "pod %s/%s not evicted: %s %s", namespace, name, error.status, error.reason)
 
-    def _report(self, decisions: list[GangDecision]) -> None:
-        """Say what is new."""
-        said = {decision.gang: _line(decision) for decision in decisions}
-        for gang, line in said.items():
-            if self._said.get(gang) != line:
-                log.info("%s%s: %s", "dry run, " if self._dry_run else "", gang, line)
-        self._said = said
+
+class Mirror:
+    """All objects of one kind, as the API server has them.
+
+    `changed` is set whenever something may have changed. Objects are replaced and never altered. Of two versions of an
+    object the one with the higher resource version stays, so that what we have written ourselves is not undone by an
+    event from before.
+    """
+
+    def __init__(self, call: Callable[..., Any], changed: threading.Event) -> None:
+        self._call, self._changed = call, changed
+        self._objects: dict[tuple[str, str], Object] = {}
+        self._lock = threading.Lock()
+        self.listed = threading.Event()  # set once they have all been read
+
+    def objects(self) -> list[Object]:
+        """All of them, as they are now."""
+        with self._lock:
+            return list(self._objects.values())
+
+    def put(self, item: Object) -> None:
+        """Take in one version of an object."""
+        with self._lock:
+            old = self._objects.get(_key(item))
+            if old is None or _version(item) >= _version(old):
+                self._objects[_key(item)] = item
+        self._changed.set()
+
+    def drop(self, item: Object) -> None:
+        """Forget an object that is gone."""
+        with self._lock:
+            self._objects.pop(_key(item), None)
+        self._changed.set()
+
+    def follow(self, stop: threading.Event) -> None:
+        """List, then watch, again and again, until told to stop."""
+        while not stop.is_set():
+            try:
+                self._watch(self._list(), stop)
+            except (ApiException, HTTPError, OSError, ValueError) as error:
+                if getattr(error, "status", None) != GONE:
+                    log.warning("watching: %s; again in %g s", _told(error), RETRY_SECONDS)
+                    stop.wait(RETRY_SECONDS)
+
+    def _list(self) -> str:
+        """Read all of them; returns the version from which to watch."""
+        page = json.loads(self._call(_preload_content=False, _request_timeout=WATCH_SECONDS).data)
+        with self._lock:
+            old, self._objects = self._objects, {}
+            for item in page["items"]:
+                own = old.get(_key(item), item)
+                self._objects[_key(item)] = own if _version(own) > _version(item) else item
+        self.listed.set()
+        self._changed.set()
+        return str(page["metadata"].get("resourceVersion", ""))
+
+    def _watch(self, version: str, stop: threading.Event) -> None:
+        response = self._call(
+            watch=True,
+            resource_version=version,
+            timeout_seconds=WATCH_SECONDS,
+            allow_watch_bookmarks=True,
+            _preload_content=False,
+            _request_timeout=(CONNECT_SECONDS, WATCH_SECONDS + CONNECT_SECONDS),
+        )
+        try:
+            for event in map(json.loads, iter_resp_lines(response)):
+                item = event["object"]
+                if event["type"] == "ERROR":
+                    raise ApiException(status=item.get("code"), reason=item.get("message"))
+                if event["type"] == "DELETED":
+                    self.drop(item)
+                elif event["type"] in ("ADDED", "MODIFIED"):
+                    self.put(item)
+                if stop.is_set():
+                    return
+        finally:
+            response.close()
+            response.release_conn()
 
 
 def _line(decision: GangDecision) -> str:
@@ -131,3 +230,17 @@ def _line(decision: GangDecision) -> str:
     where = f" [{', '.join(hosts[:4])}{', ...' if len(hosts) > 4 else ''}]" if hosts else ""
     out = f"; evicts {len(decision.victims)} pods" if decision.victims else ""
     return f"{decision.reason}{where}{out}"
+
+
+def _key(item: Object) -> tuple[str, str]:
+    return item["metadata"].get("namespace", ""), item["metadata"]["name"]
+
+
+def _version(item: Object) -> int:
+    """Versions of one object are numbers that grow: so etcd makes them, and KEP-5504 promises it."""
+    version = str(item["metadata"].get("resourceVersion", ""))
+    return int(version) if version.isdigit() else 0
+
+
+def _told(error: Exception) -> str:
+    return f"{getattr(error, 'status', '')} {getattr(error, 'reason', '') or error}".strip()

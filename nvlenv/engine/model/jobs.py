@@ -123,15 +123,9 @@ class Job:
         return max(members or [largest], key=lambda pods: pods.pods)
 
     def on(self, levels: Sequence[str], nvlink_level: str) -> Job:
-        """The job with the levels of its request named in full, or why this topology cannot have it.
+        """The job with the levels of its request named in full, by those of a `ClusterSnapshot`.
 
-        Parameters
-        ----------
-        levels, nvlink_level : of a `ClusterSnapshot`.
-
-        Raises
-        ------
-        InputError : a level that the topology does not have, slices coarser than the request, inner layers not finer.
+        `InputError` for a level that it does not have, slices coarser than the request, inner layers not finer.
         """
         return replace(self, pod_sets=tuple(_on(self.name, pods, levels, nvlink_level) for pods in self.pod_sets))
 

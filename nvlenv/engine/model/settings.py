@@ -6,26 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic_core import to_jsonable_python
-
 from nvlenv.cluster.hardware import HERO_SHARE, NETWORK, NVLINK, SLICE_NODES
 from nvlenv.common.errors import InputError
+from nvlenv.engine.model.answers import Answer
 from nvlenv.simulator.load import Rules
 
 
-def _usual_weights() -> dict[int, float]:
-    return {4: 4.0, 3: 2.0}
-
-
 @dataclass(frozen=True)
-class Settings:
+class Settings(Answer):
     """The defaults are those of the scenario lab-16, on which policies are trained."""
 
     slice_nodes: int = SLICE_NODES  # the slice that reservations and the policy's features speak of
     hero_share: float = HERO_SHARE  # a job that asks for this share of the cluster is a hero
     max_evictions: int = 3  # a job that was evicted so often is not evicted again
     # Priority -> cost of a waiting GPU-hour of jobs that require a shape; 1 for other priorities and all other jobs.
-    weights: Mapping[int, float] = field(default_factory=_usual_weights)
+    weights: Mapping[int, float] = field(default_factory=lambda: {4: 4.0, 3: 2.0})
     by_priority: bool = True  # evict for priority also where free GPUs would not suffice; the simulator lets that wait
     estimate_hours: float = 24.0  # of a job that says nothing, from its start
     checkpoint_hours: float = 1.0  # of work between checkpoints, of a job that says nothing
@@ -51,11 +46,6 @@ class Settings:
             hero_share=self.hero_share,
             max_evictions=self.max_evictions,
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON data."""
-        data: dict[str, Any] = to_jsonable_python(self)
-        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Settings:

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -33,17 +34,6 @@ MAX_QUOTA = 2**40  # GPUs, what the simulator takes for no limit
 GPU = "nvidia.com/gpu"  # the usual name of the resource
 
 _NO_HOST = re.compile(r"[\[\],\s]")  # characters that host lists give a meaning
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a user can say about a cluster beside its files."""
-
-    levels: tuple[str, ...] = ()  # node labels, coarse to fine; empty: Kueue's Topology, else those that are well known
-    nvlink_level: str = ""  # the label of the NVLink domain; empty: the best known one, else the one above the node
-    topology: str = ""  # name of the Kueue or Slurm topology, where there are several
-    skip_unlabelled: bool = False  # leave out nodes without a level label instead of refusing the cluster
-    gpu_resource: str = GPU
 
 
 class NodeState(StrEnum):
@@ -115,30 +105,33 @@ class ClusterSnapshot:
         """The path of the node's NVLink domain, as in `ClusterSpec.rack_names`."""
         return SEPARATOR.join(node.path[: self.levels.index(self.nvlink_level) + 1])
 
+    @cached_property
     def free(self) -> dict[str, Resources]:
         """What each node has left, by name in the order of the nodes.
 
         Verification pods hold nothing, an overcommitted node has 0 left, and its state plays no part.
         """
-        return dict(self._free)
+        free = {}
+        for node in self.nodes:
+            have = Resources(node.gpus, node.cpu, node.memory, node.pods)
+            held = (amount for _, amount in self._held[node.name])
+            free[node.name] = Resources(*(max(0, all_ - sum(taken)) for all_, *taken in zip(have, *held, strict=True)))
+        return free
 
     def free_gpus(self) -> dict[str, int]:
         """GPUs of each node without a pod, whatever state the node is in."""
-        return {name: free.gpus for name, free in self._free.items()}
+        return {name: free.gpus for name, free in self.free.items()}
 
     def unreachable(
         self, pod_cpu: int = 0, pod_memory: int = 0, pod_gpus: int | None = None
     ) -> tuple[Unreachable, ...]:
         """Idle GPUs that cpu, memory, the number of pods, a cordon or a failure keeps from pods of this size.
 
-        Parameters
-        ----------
-        pod_cpu, pod_memory : milli-cores and bytes that one GPU pod asks for.
-        pod_gpus : GPUs of one pod; None: a single pod takes all idle GPUs of the node.
+        One pod asks for these milli-cores, bytes and GPUs; None: a single pod takes all idle GPUs of the node.
         """
         found = []
         for node in self.nodes:
-            free = self._free[node.name]
+            free = self.free[node.name]
             room = {
                 "cpu": free.cpu // pod_cpu if pod_cpu else UNLIMITED,
                 "memory": free.memory // pod_memory if pod_memory else UNLIMITED,
@@ -156,11 +149,11 @@ class ClusterSnapshot:
         For example "256 idle GPUs unreachable: job batch/job/etl leaves too little cpu on 64 nodes in 9 of 12 racks".
         """
         racks = {node.name: self.rack_of(node) for node in self.nodes}
-        groups: dict[str, list[Unreachable]] = {}
+        groups = defaultdict[str, list[Unreachable]](list)
         for lost in self.unreachable(pod_cpu, pod_memory, pod_gpus):
             culprit = f"job {lost.job} leaves" if lost.job else "the node has"
             why = f"{culprit} too little {lost.reason}" if lost.reason in Resources._fields else lost.reason
-            groups.setdefault(why, []).append(lost)
+            groups[why].append(lost)
         lines = []
         for why, members in groups.items():
             gpus, touched = sum(lost.gpus for lost in members), {racks[lost.node] for lost in members}
@@ -178,29 +171,18 @@ class ClusterSnapshot:
     @cached_property
     def _held(self) -> dict[str, list[tuple[str, Resources]]]:
         """Job and amount of every pod that counts, by node."""
-        held: dict[str, list[tuple[str, Resources]]] = {node.name: [] for node in self.nodes}
+        held = defaultdict[str, list[tuple[str, Resources]]](list)
         for job in self.jobs:
             for pod in () if job.verification else job.pods:
                 held[pod.node].append((job.id, Resources(pod.gpus, pod.cpu, pod.memory, 1)))
         return held
 
-    @cached_property
-    def _free(self) -> dict[str, Resources]:
-        free = {}
-        for node in self.nodes:
-            taken = [amount for _, amount in self._held[node.name]]
-            have = Resources(node.gpus, node.cpu, node.memory, node.pods)
-            used = (sum(column) for column in zip(*taken, strict=True)) if taken else (0, 0, 0, 0)
-            free[node.name] = Resources(*(max(0, all_ - out) for all_, out in zip(have, used, strict=True)))
-        return free
-
     def _largest_holder(self, node: str, resource: str) -> str:
         """The job that holds most of a resource of a node; empty if none does, or if it is no resource."""
-        totals: dict[str, int] = {}
+        totals = Counter[str]()
         for job, amount in self._held[node] if resource in Resources._fields else ():
-            if getattr(amount, resource):
-                totals[job] = totals.get(job, 0) + getattr(amount, resource)
-        return max(totals, key=lambda job: totals[job], default="")
+            totals[job] += getattr(amount, resource)
+        return max(+totals, key=totals.__getitem__, default="")  # + leaves out those that hold nothing
 
 
 @cache
@@ -230,7 +212,6 @@ def make_snapshot(
     _check_names(where, "node", [node.name for node in ordered])
     _check_names(where, "job", [job.id for job in sorted_jobs])
     _check_names(where, "queue", [queue.name for queue in sorted_queues])
-    names = {node.name for node in ordered}
     for node in ordered:
         if len(node.path) != len(levels):
             raise InputError(where, f"node {node.name}, path", list(node.path), f"a value for each of {list(levels)}")
@@ -239,9 +220,9 @@ def make_snapshot(
         if _NO_HOST.search(node.name) or not node.name.isprintable():
             raise InputError(where, "node", repr(node.name), "a name without blanks, commas and brackets")
     for queue in sorted_queues:
-        most = max(queue.nominal, queue.borrowing_limit)
-        if most > MAX_QUOTA:
+        if (most := max(queue.nominal, queue.borrowing_limit)) > MAX_QUOTA:
             raise InputError(where, f"queue {queue.name}", f"{most} GPUs", f"at most {MAX_QUOTA}")
+    names = {node.name for node in ordered}
     for job in sorted_jobs:
         check_priority(where, f"job {job.id}, priority", job.priority)
         stray = next((pod.node for pod in job.pods if pod.node not in names), None)
@@ -258,15 +239,14 @@ def make_snapshot(
 
 def _check_amounts(where: str, jobs: Iterable[Job]) -> None:
     """Pods may hold more than their node has, not more than 64 bits hold."""
-    held: dict[str, tuple[int, int]] = {}
+    held = defaultdict[str, Counter[str]](Counter)
     for job in jobs:
         for pod in job.pods:
             if pod.gpus > MAX_GPUS_PER_NODE:
                 raise InputError(where, f"job {job.id}, pods, gpus", pod.gpus, f"at most {MAX_GPUS_PER_NODE} GPUs")
-            cpu, memory = held.get(pod.node, (0, 0))
-            held[pod.node] = cpu + pod.cpu, memory + pod.memory
+            held[pod.node] += Counter(cpu=pod.cpu, memory=pod.memory)
     for node, amounts in held.items():
-        for what, amount in zip(("cpu", "memory"), amounts, strict=True):
+        for what, amount in amounts.items():
             if amount > UNLIMITED:
                 raise InputError(where, f"node {node}, pods, {what}", amount, f"at most {UNLIMITED}")
 

@@ -7,6 +7,7 @@ own.
 
 from __future__ import annotations
 
+import hmac
 import json
 from typing import Annotated, Any
 
@@ -15,20 +16,21 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nvlenv.common.errors import InputError
 from nvlenv.engine.formats import document
 from nvlenv.engine.formats.options import LARGEST
 from nvlenv.engine.model.answers import Answer, NodeLoss, Placed, Refused, Slots
 from nvlenv.engine.service.extender import VERBS
-from nvlenv.engine.service.limits import MEBIBYTE, BodyLimit, Guard, Problem, problem
 from nvlenv.engine.service.metrics import Measured, Metrics
 from nvlenv.engine.service.shared import SharedEngine, UnavailableError
 from nvlenv.simulator.state import SLOT_SIZES
 
-BODY_LIMIT = MEBIBYTE
+OPEN_PATHS = frozenset({"/healthz"})  # a kubelet probe has no token
+BODY_LIMIT = 2**20  # bytes
 EXTENDER = "/scheduler"
-EXTENDER_LIMIT = 32 * MEBIBYTE  # the names of a million nodes, or some thousand nodes in full
+EXTENDER_LIMIT = 32 * BODY_LIMIT  # the names of a million nodes, or some thousand nodes in full
 MAX_SLICES = 100  # sizes that one request may ask for
 EXAMPLE = {"name": "hero", "gpus": 64, "slice_pods": 16, "mode": "required", "priority": 4, "estimate_hours": 24}
 ANY_JOB = {
@@ -41,9 +43,16 @@ ANY_JOB = {
         },
     }
 }
-EXTENDER_ARGS = {
-    "requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}},
-}
+EXTENDER_ARGS = {"requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}}
+
+
+class Problem(BaseModel):
+    """What is wrong with a request: the body of every 4xx answer."""
+
+    where: str
+    field: str
+    found: str
+    expected: str
 
 
 class JobId(BaseModel):
@@ -84,7 +93,7 @@ def create_app(engine: SharedEngine, token: str = "") -> FastAPI:
     """The service in front of an engine; with a token, every request but /healthz has to carry it."""
     metrics = Metrics(engine)
     app = FastAPI(title="nvlenv placement engine", description=__doc__, responses=PROBLEMS)
-    app.add_middleware(BodyLimit, limit=BODY_LIMIT, prefix=EXTENDER, prefix_limit=EXTENDER_LIMIT)
+    app.add_middleware(BodyLimit)
     app.add_middleware(Guard, token=token)
     app.add_middleware(Measured, metrics=metrics)
     _add_errors(app)
@@ -99,16 +108,15 @@ def _add_jobs(app: FastAPI, engine: SharedEngine, metrics: Metrics) -> None:
     @app.post("/v1/place", response_model=Placed, responses=DECISION, openapi_extra=ANY_JOB, tags=["jobs"])
     def place(job: Text, dry_run: bool = False) -> Response:
         """Place the whole job, or nothing of it. A job that already runs gets its placement again."""
-        if dry_run:
-            return _decision(engine.dry_run(job))
-        answer = engine.do("place", job)
-        metrics.decided(answer)
-        return _decision(answer)
+        answer = engine.dry_run(job) if dry_run else engine.do("place", job)
+        if not dry_run:
+            metrics.decided(answer)
+        return _answered(answer)
 
     @app.post("/v1/explain", response_model=Placed, responses=DECISION, openapi_extra=ANY_JOB, tags=["jobs"])
     def explain(job: Text) -> Response:
         """What `place` would answer, with every candidate rack; changes nothing."""
-        return _decision(engine.explain(job))
+        return _answered(engine.explain(job))
 
     @app.post("/v1/enqueue", response_model=JobId, openapi_extra=ANY_JOB, tags=["jobs"])
     def enqueue(job: Text) -> Response:
@@ -188,12 +196,8 @@ def _changed(engine: SharedEngine, name: str, argument: str) -> Response:
     return _answered(answer) if isinstance(answer, Answer) else JSONResponse({"done": True})
 
 
-def _decision(answer: Placed | Refused) -> Response:
-    return _answered(answer, 409 if isinstance(answer, Refused) else 200)
-
-
-def _answered(answer: Answer, status: int = 200) -> Response:
-    return JSONResponse(answer.to_dict(), status)
+def _answered(answer: Answer) -> Response:
+    return JSONResponse(answer.to_dict(), 409 if isinstance(answer, Refused) else 200)
 
 
 def _add_errors(app: FastAPI) -> None:
@@ -216,3 +220,76 @@ def _add_errors(app: FastAPI) -> None:
         if error.status_code == 400:  # bytes that are no text in any encoding that JSON may have
             return problem(400, "body", str(error.detail), "JSON")
         return problem(error.status_code, "path", f"{request.method} {request.url.path}", "what /docs lists")
+
+
+def problem(status: int, field: str, found: str, expected: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    """An answer that says what is wrong."""
+    return JSONResponse({"where": "request", "field": field, "found": found, "expected": expected}, status, headers)
+
+
+def refusal(status: int, field: str, found: str, expected: str) -> JSONResponse:
+    """An answer after which the connection closes, as a body may be left unread."""
+    headers = {"connection": "close"} | ({"www-authenticate": "Bearer"} if status == 401 else {})
+    return problem(status, field, found, expected, headers)
+
+
+class Guard:
+    """Refuses what may not ask.
+
+    403: what a page of another site has a browser ask, as a loopback address does not keep that out. 401: what does not
+    carry the token, if there is one; compared in constant time.
+    """
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self.app, self.expected = app, f"Bearer {token}".encode() if token else b""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refused = self._refusal(scope) if scope["type"] == "http" else None
+        await (refused or self.app)(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> JSONResponse | None:
+        origin, given = _header(scope, b"origin"), _header(scope, b"authorization")
+        if origin and origin.rpartition(b"//")[2] != _header(scope, b"host"):
+            return refusal(403, "Origin", ascii(origin.decode("latin-1")), "a page of this service, or no page")
+        is_open = not self.expected or scope["path"] in OPEN_PATHS
+        if is_open or hmac.compare_digest(given, self.expected):
+            return None
+        found = "another token" if given else "no token"
+        return refusal(401, "Authorization", found, "Bearer and the token of this service")
+
+
+class BodyLimit:
+    """Refuses with 413 a body of more bytes than allowed, announced or not, without reading the rest."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        limit = EXTENDER_LIMIT if scope["path"].startswith(EXTENDER) else BODY_LIMIT
+        announced = _header(scope, b"content-length")
+        large = f"{int(announced)} bytes" if announced.isdigit() and int(announced) > limit else ""
+        body, more = bytearray(), True
+        while more and not large:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            large = f"more than {limit} bytes" if len(body) > limit else ""
+        if large:
+            await refusal(413, "body", large, f"at most {limit} bytes")(scope, receive, send)
+            return
+        whole: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+
+        async def replayed() -> Message:
+            """The body once, then whatever the server says: the client's leaving."""
+            return whole.pop() if whole else await receive()
+
+        await self.app(scope, replayed, send)
+
+
+def _header(scope: Scope, name: bytes) -> bytes:
+    return next((value for key, value in scope["headers"] if key == name), b"")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from nvlenv.common.commandline import DONE, option, parse
 from nvlenv.common.errors import InputError
-from nvlenv.engine.formats.options import LARGEST, ClusterOptions, PolicyOptions
+from nvlenv.engine.formats.load import ClusterOptions
+from nvlenv.engine.formats.options import LARGEST, PolicyOptions
 from nvlenv.engine.service.plans import PLAN_SECONDS
 
 PORT = 8420
@@ -30,7 +31,7 @@ class ServeOptions(PolicyOptions, ClusterOptions):
     )
 
 
-def main(argv: Sequence[str]) -> int:
+def serve_command(argv: Sequence[str]) -> int:
     """Serve until told to stop. Raises `InputError` for bad input."""
     options = parse(ServeOptions, argv, "python -m nvlenv.engine serve")
     token = _token(options.token_file)

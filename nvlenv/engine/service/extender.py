@@ -9,7 +9,7 @@ The protocol is that of k8s.io/kube-scheduler/extender/v1; keys are read in any 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from nvlenv.common.errors import InputError
@@ -30,7 +30,7 @@ def filter_nodes(engine: SharedEngine, args: Field) -> dict[str, Any]:
         why = f"the gang's plan has node {node} for this pod, and it is not among those that fit it"
     chosen = [name for name in names if name == node]
     return {
-        "Nodes": {"items": [item.value for item in _items(nodes) if _name(item) == node]} if nodes.present else None,
+        "Nodes": {"items": [x.value for x in _key(nodes, "items") if _name(x) == node]} if nodes.present else None,
         "NodeNames": None if nodes.present else chosen,
         "FailedNodes": {},
         "FailedAndUnresolvableNodes": {name: why for name in names if name != node},
@@ -52,9 +52,9 @@ def preempt(engine: SharedEngine, args: Field) -> dict[str, Any]:
     verification pods do not that come and go on idle nodes.
     """
     plan, own = _plan_of(engine, _key(args, "Pod"))
-    given = [_key(args, key) for key in ("NodeNameToVictims", "NodeNameToMetaVictims")]
     allowed = {}
-    for node, victims in (entry for field in given for entry in field.entries()):
+    both = ("NodeNameToVictims", "NodeNameToMetaVictims")
+    for node, victims in (entry for key in both for entry in _key(args, key).entries()):
         uids = [_uid(pod) for pod in _key(victims, "Pods")]
         if node == own and plan and all(uid in plan.victims.get(node, ()) or not engine.knows(uid) for uid in uids):
             violations = _key(victims, "NumPDBViolations").integer(0, at_least=0)
@@ -106,17 +106,13 @@ def _key(field: Field, name: str) -> Field:
 def _node_names(args: Field) -> list[str]:
     nodes, names = _key(args, "Nodes"), _key(args, "NodeNames")
     if nodes.present:
-        return [_name(item) for item in _items(nodes)]
+        return [_name(item) for item in _key(nodes, "items")]
     if not names.present:
         raise names.error("NodeNames, or Nodes")
     listed = names.value
     if isinstance(listed, list) and all(isinstance(name, str) and name and name.isprintable() for name in listed):
         return listed  # thousands of them, with every pod
     return [name.text() for name in names]
-
-
-def _items(nodes: Field) -> Iterable[Field]:
-    return _key(nodes, "items")
 
 
 def _name(node: Field) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,7 +60,9 @@ class Journal:
     def _open(self) -> None:
         self._db.execute("PRAGMA locking_mode=EXCLUSIVE").fetchall()
         tables = {name for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        found = self.origin().get("format") if "origin" in tables else ", ".join(sorted(tables))
+        found: str | None = ", ".join(sorted(tables))
+        if "origin" in tables:
+            found = dict(self._db.execute("SELECT key, value FROM origin").fetchall()).get("format")
         if tables and found != FORMAT:
             raise InputError(self.path, "format", repr(found), repr(FORMAT))
         for setting in ("journal_mode=WAL", "synchronous=FULL"):
@@ -77,13 +79,9 @@ class Journal:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
+        with self._db:  # commits, or rolls back after an error
+            self._db.execute("BEGIN IMMEDIATE")
             yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
 
     # Writing; each call is durable when it returns
 
@@ -119,10 +117,6 @@ class Journal:
 
     # Reading
 
-    def origin(self) -> dict[str, str]:
-        """The format, and where the first state came from."""
-        return dict(self._db.execute("SELECT key, value FROM origin").fetchall())
-
     def state(self) -> Any:
         """The last checkpoint; None in a new journal."""
         row = self._db.execute("SELECT state FROM checkpoint").fetchone()
@@ -130,9 +124,8 @@ class Journal:
 
     def operations(self) -> Iterator[Record]:
         """What was done since the checkpoint, in order."""
-        with closing(self._db.execute("SELECT seq, operation, answer FROM operations ORDER BY seq")) as rows:
-            for seq, operation, answer in rows:
-                yield Record(seq, json.loads(operation), json.loads(answer))
+        rows = self._db.execute("SELECT seq, operation, answer FROM operations ORDER BY seq")
+        return (Record(seq, json.loads(operation), json.loads(answer)) for seq, operation, answer in rows)
 
     def plans(self) -> dict[str, Any]:
         """The plans of gangs, by name."""

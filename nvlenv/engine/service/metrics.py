@@ -70,19 +70,16 @@ class _ClusterCollector:
         }
         for name, (text, value) in single.items():
             yield GaugeMetricFamily(name, text, value=value)
-        yield _by_slice("nvlenv_free_slots", "Slices that fit now, each in one rack.", dict(slots.free))
-        yield _by_slice(
+        fit = GaugeMetricFamily("nvlenv_free_slots", "Slices that fit now, each in one rack.", labels=["slice_nodes"])
+        lost = GaugeMetricFamily(
             "nvlenv_fragmentation_index",
             "Share of the slices that the free nodes would make side by side, but do not in their racks.",
-            {size: fragmentation_index(list(slots.racks.values()), size) for size in SLOT_SIZES},
+            labels=["slice_nodes"],
         )
-
-
-def _by_slice(name: str, text: str, values: dict[int, float]) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=["slice_nodes"])
-    for size, value in values.items():
-        family.add_metric([str(size)], value)
-    return family
+        for size, free in slots.free.items():
+            fit.add_metric([str(size)], free)
+            lost.add_metric([str(size)], fragmentation_index(list(slots.racks.values()), size))
+        yield from (fit, lost)
 
 
 class Measured:

@@ -7,13 +7,13 @@ place is taken it stays until its job finishes or is evicted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from nvlenv.common.errors import InputError
-from nvlenv.engine.model.answers import Binding, Eviction, Loss, NodeLoss, Placed
+from nvlenv.engine.model.answers import Binding, Loss, NodeLoss, Placed
 
 PLAN_SECONDS = 300.0  # that a plan waits for its pods, if nobody says otherwise
 
@@ -29,15 +29,6 @@ class GangPlan:
     deadline: float  # s since 1970; of no meaning once all slots are taken
     pods: Mapping[str, int]  # uid -> slot
 
-    def as_json(self) -> dict[str, Any]:
-        """As the journal keeps it."""
-        return asdict(self)
-
-    @property
-    def complete(self) -> bool:
-        """Whether every place is taken."""
-        return len(self.pods) == len(self.slots)
-
     def node_of(self, uid: str) -> str:
         """The node of a pod; empty if it has no place yet."""
         return self.slots[self.pods[uid]] if uid in self.pods else ""
@@ -51,8 +42,7 @@ class GangPlan:
             return self
         if shape != self.shape:
             raise InputError(f"gang {self.job}", "pod", f"one that takes {shape}", f"equal pods, of {self.shape}")
-        taken = set(self.pods.values())
-        free = [slot for slot in range(len(self.slots)) if slot not in taken]
+        free = sorted(set(range(len(self.slots))).difference(self.pods.values()))
         if not free:
             raise InputError(f"gang {self.job}", "pod", "one more", f"the {len(self.slots)} that have their nodes")
         slot = rank if rank in free else free[0]
@@ -66,9 +56,6 @@ class GangPlan:
         return replace(self, slots=tuple(next(to, n) if n in leaving else n for n in self.slots), pods=stay)
 
 
-KEPT = TypeAdapter(dict[str, GangPlan])  # by gang, from JSON
-
-
 class GangPlans:
     """The plans of all gangs. It changes by `set` alone, when the change is in the journal."""
 
@@ -76,7 +63,7 @@ class GangPlans:
         self.seconds = seconds
         self._plans: dict[str, GangPlan] = {}
         self._gang_of: dict[str, str] = {}  # job id -> gang
-        self.set(KEPT.validate_python(kept))
+        self.set(TypeAdapter(dict[str, GangPlan]).validate_python(kept))
 
     def get(self, gang: str) -> GangPlan | None:
         """The plan of a gang, if it has one."""
@@ -93,7 +80,8 @@ class GangPlans:
 
     def expired(self, now: float) -> list[str]:
         """Ids of the jobs whose pods did not all come in time."""
-        return [plan.job for plan in self._plans.values() if plan.deadline < now and not plan.complete]
+        late = (plan for plan in self._plans.values() if plan.deadline < now)
+        return [plan.job for plan in late if len(plan.pods) < len(plan.slots)]
 
     def pods_on(self, job: str) -> list[tuple[str, str]]:
         """Node and uid of the job's pods that have their places."""
@@ -114,15 +102,13 @@ class GangPlans:
             return {}
         changes: dict[str, GangPlan | None] = {}
         for eviction in answer.evictions:
-            changes.update(self._evicted(eviction))
+            if eviction.reason == Loss.MOVED:
+                changes |= self._moved(eviction.job, eviction.nodes, eviction.moved_to)
+            else:
+                changes |= self.ended(eviction.job)
         for kept in answer.replaced if isinstance(answer, NodeLoss) else ():
-            changes.update(self._moved(kept.job, [kept.failed], kept.spares))
+            changes |= self._moved(kept.job, [kept.failed], kept.spares)
         return changes
-
-    def _evicted(self, eviction: Eviction) -> dict[str, GangPlan | None]:
-        if eviction.reason == Loss.MOVED:
-            return self._moved(eviction.job, eviction.nodes, eviction.moved_to)
-        return self.ended(eviction.job)
 
     def _moved(self, job: str, left: Iterable[str], to: Iterable[Binding]) -> dict[str, GangPlan | None]:
         gang = self._gang_of.get(job)

@@ -50,7 +50,7 @@ def run_server(engine: SharedEngine, host: str, port: int, token: str) -> None:
     )
     with _bound(host, port) as listener:
         name, number = listener.getsockname()[:2]
-        print(f"serving on http://{name}:{number}, described at /docs; journal {engine.journal}", flush=True)
+        print(f"serving on http://{name}:{number}, described at /docs; journal {engine.path}", flush=True)
         for wanted in (signal.SIGINT, signal.SIGTERM):  # uvicorn stops on them, and then raises them once more
             signal.signal(wanted, lambda number, frame: None)
         stop = threading.Event()

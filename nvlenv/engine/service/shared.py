@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,27 +66,29 @@ class SharedEngine:
         plan_seconds: float = PLAN_SECONDS,
     ) -> None:
         self._journal, self._clock = journal, clock
+        self.path = journal.path  # the file that the state is in
+        self.problem = ""  # why nothing is answered any more; empty while all is well
         self._lock = threading.Lock()
         self._latest = 0.0
         self._since_checkpoint = 0  # operations
         self._asked = 0.0  # when somebody last did, on the monotonic clock
-        self._problem = ""
         self._engine = self._begin(policy, cluster)
         self._plans = GangPlans(journal.plans(), plan_seconds)
-        self._uids = _uids(self._engine.snapshot())
+        jobs = self._engine.snapshot().jobs
+        self._uids = {job.id: [(pod.node, pod.uid) for pod in job.pods if pod.uid] for job in jobs}  # where known
 
     def _begin(self, policy: Policy | str | Path, cluster: ClusterSnapshot | None) -> PlacementEngine:
         """The engine as it was when the last answer went out."""
-        path, state = self._journal.path, self._journal.state()
+        state = self._journal.state()
         if state is None:
             if cluster is None:
-                raise InputError(path, "", "a new journal and no cluster", "a cluster to start with")
+                raise InputError(self.path, "", "a new journal and no cluster", "a cluster to start with")
             engine = PlacementEngine(cluster, policy, at=self._now())
             self._journal.begin({"cluster": cluster.source}, engine.state())
             return engine
         if cluster is not None:
             expected = "no cluster beside a journal, whose state is newer; or a new journal"
-            raise InputError(path, "cluster", cluster.source, expected)
+            raise InputError(self.path, "cluster", cluster.source, expected)
         engine = PlacementEngine.from_state(state, policy)
         for record in self._journal.operations():
             name, argument, self._latest = (record.operation[key] for key in ("name", "argument", "at"))
@@ -94,21 +96,21 @@ class SharedEngine:
             if answer != record.answer:
                 expected = "the answer that it records. Start with the policy and version that wrote it, and stop: that"
                 expected += " leaves a checkpoint, from which another policy can go on"
-                raise InputError(path, f"operation {record.seq}, {name}", f"{answer} on replay", expected)
+                raise InputError(self.path, f"operation {record.seq}, {name}", f"{answer} on replay", expected)
         self._journal.checkpoint(engine.state())
         return engine
 
     def close(self) -> None:
         """Leave a checkpoint, and let go of the journal."""
         with self._lock:
-            if not self._problem:
+            if not self.problem:
                 self._checkpoint()
             self._journal.close()
 
     def tidy(self, quiet: float) -> None:
         """Make a checkpoint if it is worth it and nobody has asked for anything for so many seconds."""
         due = self._since_checkpoint >= CHECKPOINT_QUIET and time.monotonic() - self._asked >= quiet
-        if due and not self._problem:
+        if due and not self.problem:
             with self._open():
                 self._checkpoint()
 
@@ -131,12 +133,11 @@ class SharedEngine:
         with self._open():
             workers, deadline = _job(job).workers, self._now() + self._plans.seconds
             shape = (workers.gpus_per_pod, workers.cpu, workers.memory)
-            plan = self._plans.get(gang)
-            if plan is None:
+            if self._plans.get(gang) is None:
                 answer = self._do("place", job, lambda placed: {gang: self._first_plan(placed, shape, deadline)})
                 if isinstance(answer, Refused):
                     return answer
-                plan = self._plans.get(gang)
+            plan = self._plans.get(gang)
             assert plan is not None
             taken = plan.take(uid, rank, shape, deadline)
             if taken is not plan:
@@ -172,8 +173,7 @@ class SharedEngine:
         return answer
 
     def _write(self, operation: Any, answer: Any, plans: Changes) -> None:
-        kept = {gang: None if plan is None else plan.as_json() for gang, plan in plans.items()}
-        self._journal.append(operation, answer, kept)
+        self._journal.append(operation, answer, {gang: plan and asdict(plan) for gang, plan in plans.items()})
         self._since_checkpoint += operation is not None
         if self._since_checkpoint >= CHECKPOINT_LATEST:
             self._checkpoint()
@@ -205,16 +205,6 @@ class SharedEngine:
         with self._open():
             return self._engine.snapshot()
 
-    @property
-    def journal(self) -> Path:
-        """The file that the state is in."""
-        return self._journal.path
-
-    @property
-    def problem(self) -> str:
-        """Why nothing is answered any more; empty while all is well."""
-        return self._problem
-
     @contextmanager
     def _open(self) -> Iterator[None]:
         """The engine to oneself, without the plans whose time is up.
@@ -222,8 +212,8 @@ class SharedEngine:
         After any error but `InputError` the engine may be ahead of its journal, or half changed: only a restart tells.
         """
         with self._lock:
-            if self._problem:
-                raise UnavailableError(self._problem)
+            if self.problem:
+                raise UnavailableError(self.problem)
             self._asked = time.monotonic()
             try:
                 for job in self._plans.expired(self._now()):
@@ -232,8 +222,8 @@ class SharedEngine:
             except InputError:
                 raise
             except Exception as error:
-                self._problem = f"{type(error).__name__}: {error}; restart the service"
-                raise UnavailableError(self._problem) from error
+                self.problem = f"{type(error).__name__}: {error}; restart the service"
+                raise UnavailableError(self.problem) from error
 
     def _now(self) -> float:
         """The time; it never goes back, as a clock that is set may do."""
@@ -255,8 +245,3 @@ def _kept(answer: Any) -> Any:
     elif isinstance(answer, Refused):
         answer = replace(answer, racks={}, why=UNSAID)
     return answer.to_dict() if isinstance(answer, Answer) else answer
-
-
-def _uids(cluster: ClusterSnapshot) -> dict[str, tuple[tuple[str, str], ...]]:
-    """Node and uid of the pods of each job, where they are known."""
-    return {job.id: tuple((pod.node, pod.uid) for pod in job.pods if pod.uid) for job in cluster.jobs}

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from nvlenv.common.kernel import inlined, kernel
-from nvlenv.policies.heuristics.opening import open_by_rule, open_whatever
+from dataclasses import dataclass
+
+from nvlenv.common.kernel import compiled, inlined, kernel
+from nvlenv.policies.heuristics.modifiers import (
+    is_kept,
+    keeps_pool,
+    may_fill,
+    open_by_rule,
+    open_whatever,
+    refresh_forecast,
+    tight_part,
+    waits_for_domain,
+    what_is_kept,
+)
 from nvlenv.policies.heuristics.packing import RULES, part_here
-from nvlenv.policies.heuristics.reservation import is_kept, keeps_pool, refresh_forecast, what_is_kept
-from nvlenv.policies.heuristics.spreading import may_fill, tight_part, waits_for_domain
-from nvlenv.simulator.state import written
+from nvlenv.policies.heuristics.rule import Rule
+from nvlenv.simulator.decision import Action, Decision
+from nvlenv.simulator.state import Sim, written
+from nvlenv.simulator.step import advance, step
 
 FORECASTS = tuple(each.forecast for each in RULES)  # by rule.packing: it needs forecasts
 
@@ -67,3 +80,30 @@ def _best_rack(sim, rule, kept):
         if best < 0 or better:
             best, best_part, best_a, best_b = r, part, a, b
     return best
+
+
+@compiled
+def play_rule(sim, rule):
+    """Play an episode to its end with a composed heuristic. Returns the number of decisions."""
+    decisions = 0
+    alive = advance(sim)
+    while alive:
+        decisions += 1
+        alive = step(sim, choose(sim, rule))
+    return decisions
+
+
+@dataclass(frozen=True)
+class Heuristic:
+    """A composed heuristic with the one policy signature."""
+
+    name: str
+    rule: Rule
+
+    def __call__(self, decision: Decision) -> Action:
+        """The action that the rule takes."""
+        return int(choose(decision.sim, self.rule))
+
+    def play(self, sim: Sim) -> None:
+        """Play an episode to its end inside compiled code."""
+        play_rule(sim, self.rule)

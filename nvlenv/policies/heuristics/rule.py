@@ -96,15 +96,12 @@ def _parse_part(name: str, part: str, known: tuple[str, ...], kind: str) -> tupl
         if key.strip() not in fields:
             raise InputError("policy", name, repr(setting), f"parameters of {match[1]}: {list(fields) or 'none'}")
         field = fields[key.strip()]
-        values[field] = _parse_number(f"{name}, {key.strip()}", text, type(Rule._field_defaults[field]))
+        number = type(Rule._field_defaults[field])
+        try:
+            values[field] = number(text)
+        except ValueError:
+            values[field] = -1
+        if not 0 <= values[field] < LARGEST:  # nan included
+            expected = f"a number of at least 0, below 2^31 ({number.__name__})"
+            raise InputError("policy", f"{name}, {key.strip()}", repr(text), expected)
     return match[1], values
-
-
-def _parse_number(field: str, text: str, number: type[int] | type[float]) -> int | float:
-    try:
-        value = number(text)
-    except ValueError:
-        value = -1
-    if not 0 <= value < LARGEST:  # nan included
-        raise InputError("policy", field, repr(text), f"a number of at least 0, below 2^31 ({number.__name__})")
-    return value

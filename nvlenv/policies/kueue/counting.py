@@ -139,23 +139,22 @@ class DomainState:
         """A private copy of the whole subtree."""
         return replace(self, children=[child.copy() for child in self.children])
 
-    def cut(self, slice_size: int) -> None:
-        """Count slices of `slice_size` pods anew."""
+    def count_slices(self, slice_size: int) -> None:
+        """Cut the pods into slices of `slice_size`."""
         self.slice_count = self.pod_count // slice_size
         self.slice_count_with_leader = self.pod_count_with_leader // slice_size
 
     def sum_up(self, level: int, parameters: AssignmentParameters) -> None:
-        """Set the counts from those of the children; a leaf only counts its slices."""
+        """Set the counts of the subtree, which begins on `level`, from those of the leaves; these only count slices."""
+        for child in self.children:
+            child.sum_up(level + 1, parameters)
         if self.children:
             self._sum_children(parameters.slice_size_at_level.get(level + 1, 1), parameters.leader_count)
         if level == parameters.slice_level:
-            self.cut(parameters.slice_size)
+            self.count_slices(parameters.slice_size)
 
     def _sum_children(self, multiple: int, leader_count: int) -> None:
-        """The children take pods in multiples.
-
-        The leader goes where it costs the workers least: the smallest loss among the children that can host it.
-        """
+        """Children take pods in multiples; the leader goes to that child that can host it where workers lose least."""
         pods = [child.pod_count - child.pod_count % multiple for child in self.children]
         self.pod_count, self.slice_count = sum(pods), sum(child.slice_count for child in self.children)
         self.leader_count = max(child.leader_count for child in self.children)
@@ -172,9 +171,9 @@ class DomainState:
 Levels = list[list[DomainState]]  # of every level, in the order of the tree's domains
 
 
-def one_pod(podset: PodSetRequest) -> list[tuple[str, int]]:
+def one_pod(requests: Resources) -> list[tuple[str, int]]:
     """What one pod takes, by name. `pods` itself counts like any other resource, one per pod."""
-    taken = Counter(podset.requests)
+    taken = Counter(requests)
     taken[PODS] += 1
     return sorted(taken.items())
 
@@ -190,10 +189,8 @@ def count_in(request: Sequence[tuple[str, int]], free: Resources) -> tuple[int, 
 
 def less(free: Resources, requests: Resources, pods: int = 1) -> Resources:
     """What `pods` pods leave; they take one unit of `pods` each, besides what they request."""
-    left = dict(free)
-    for name, quantity in requests.items():
-        left[name] = left.get(name, 0) - quantity * pods
-    left[PODS] = left.get(PODS, 0) - pods
+    left = Counter(free)
+    left.subtract({name: quantity * pods for name, quantity in one_pod(requests)})
     return left
 
 
@@ -210,7 +207,7 @@ def fill_in_counts(
     selectors and affinity, and only for the workers, even in a group.
     """
     workers, leader = parameters.workers, parameters.leader
-    request, leader_request = one_pod(workers), one_pod(leader) if leader is not None else ()
+    request, leader_request = one_pod(workers.requests), one_pod(leader.requests) if leader is not None else ()
     reasons: Counter[str] = Counter()
     leaves = [DomainState(leaf) for leaf in tree.leaves]
     for state, left in zip(leaves, free, strict=True):
@@ -236,8 +233,7 @@ def fill_in_counts(
     for domains in reversed(tree.domains[:-1]):
         below = levels[0]
         levels.insert(0, [DomainState(domain, [below[child.rank] for child in domain.children]) for domain in domains])
-    for level in reversed(range(len(levels))):
-        for state in levels[level]:
-            state.sum_up(level, parameters)
+    for state in levels[0]:
+        state.sum_up(0, parameters)
     items = sorted(f"{reason}: {count}" for reason, count in reasons.items())
     return levels, f". Total nodes: {len(leaves)}; excluded: {', '.join(items)}" if items else ""

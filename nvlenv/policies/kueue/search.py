@@ -1,12 +1,15 @@
 """The second half: on which level and in which of its domains the pods go, and from there down to the leaves.
 
-Kueue's `findLevelWithFitDomains`, `updateCountsToMinimumGeneric` and `consumeWithLeadersGeneric`.
+Kueue's `findLevelWithFitDomains`, `updateCountsToMinimumGeneric` and `consumeWithLeadersGeneric`; and, for preferred
+requests where its gate is on, balanced placement (`tas_balanced_placement.go`): the same number of slices on every
+domain used, as far as possible.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from nvlenv.policies.kueue.counting import AssignmentParameters, DomainState, Levels
@@ -45,23 +48,37 @@ class Shortfall:
     fitting: int  # slices that would have fitted
 
 
-def sorted_domains(states: Sequence[DomainState], parameters: AssignmentParameters) -> list[DomainState]:
+def assign_to_leaves(levels: Levels, parameters: AssignmentParameters) -> list[Assigned] | Shortfall:
+    """What the leaves are given, balanced if that is asked for and possible."""
+    if parameters.gates.balanced_placement and not parameters.required and not parameters.unconstrained:
+        even = balanced(levels, parameters)
+        if even is not None:
+            level, assigned = even
+            return descend(assigned, level, len(levels) - 1, parameters, pooled=False)
+    found = search(levels, parameters)
+    if isinstance(found, Shortfall):
+        return found
+    level, states = found
+    everything = Remaining(parameters.slice_count, parameters.leader_count)
+    assigned = distribute(states, everything, parameters.slice_size, parameters)
+    return descend(assigned, level, len(levels) - 1, parameters, pooled=True)
+
+
+def sorted_domains(
+    states: Sequence[DomainState], parameters: AssignmentParameters, with_leader: bool = False
+) -> list[DomainState]:
     """In the order in which workers fill them: BestFit has most slices first, LeastFreeCapacity fewest.
 
     Both prefer fewer pods at equal slices, then names. Preferred nodes come before all that; without the gate for them
-    all domains are equally preferred.
+    all domains are equally preferred. For workers with their leader, domains that can host it come first of all.
     """
-    sign = -1 if parameters.best_fit else 1
-    return sorted(states, key=lambda s: (-s.affinity_score, sign * s.slice_count, s.pod_count, s.domain.rank))
-
-
-def sorted_with_leader(states: Sequence[DomainState], parameters: AssignmentParameters) -> list[DomainState]:
-    """The same order for a leader with its workers, domains that can host the leader first."""
     sign = -1 if parameters.best_fit else 1
 
     def key(s: DomainState) -> tuple[int, int, int, int, int]:
-        slices = sign * s.slice_count_with_leader
-        return -s.leader_count, -s.affinity_score, slices, s.pod_count_with_leader, s.domain.rank
+        if with_leader:
+            slices = sign * s.slice_count_with_leader
+            return -s.leader_count, -s.affinity_score, slices, s.pod_count_with_leader, s.domain.rank
+        return 0, -s.affinity_score, sign * s.slice_count, s.pod_count, s.domain.rank
 
     return sorted(states, key=key)
 
@@ -83,7 +100,7 @@ def search(levels: Levels, parameters: AssignmentParameters) -> tuple[int, list[
     """
     level, remaining = parameters.level, Remaining(parameters.slice_count, parameters.leader_count)
     while True:
-        ordered = sorted_with_leader(levels[level], parameters)
+        ordered = sorted_domains(levels[level], parameters, with_leader=True)
         state = _one_domain(ordered, remaining, parameters)
         if state is not None:
             return level, [state]
@@ -197,5 +214,182 @@ def _hand_down(above: Assigned, slice_size: int, parameters: AssignmentParameter
     """
     children = sorted_domains(above.state.children, parameters)
     for child in children:
-        child.cut(slice_size)
+        child.count_slices(slice_size)
     return distribute(children, Remaining(above.pod_count // slice_size, above.leader_count), slice_size, parameters)
+
+
+# Balanced placement
+
+
+def balanced(levels: Levels, parameters: AssignmentParameters) -> tuple[int, list[Assigned]] | None:
+    """The level of a balanced placement and what its domains are given; None if there is none."""
+    parameters = replace(parameters, slice_size_at_level={})  # it does not know of inner slice layers
+    best = _best_siblings(levels, parameters) if parameters.slice_count else None
+    if best is None:
+        return None
+    level, (threshold, _, states) = parameters.level, best
+    if level < parameters.slice_level:
+        chosen = _optimal_set(sorted(states, key=_capacity_then_entropy), parameters)
+        if chosen is None:
+            return None
+        level, states = level + 1, [child for state in chosen for child in state.children]
+    assigned = _level_out(states, threshold, parameters)
+    return None if assigned is None else (level, assigned)
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """What a greedy run over some domains uses."""
+
+    used: int  # domains
+    threshold: int  # the most slices that every one of them can be given at least
+    last: DomainState | None  # the last domain without a leader
+
+
+def greedy(states: Sequence[DomainState], parameters: AssignmentParameters) -> Greedy | None:
+    """Domains in order until all slices are covered, without a tight last pick; None if they never are."""
+    left, used, last = parameters.slice_count, 0, None
+    least = []  # what the domains at the end of either order hold
+    if parameters.leader_count:
+        host, *states = sorted_domains(states, parameters, with_leader=True)
+        if not host.leader_count:
+            return None
+        left, used = left - host.slice_count_with_leader, 1
+        least.append(host.slice_count_with_leader)
+    for state in sorted_domains(states, parameters):
+        if left <= 0 or state.slice_count == 0:
+            break
+        left, used, last = left - state.slice_count, used + 1, state
+    if last is not None:
+        least.append(last.slice_count)
+    return Greedy(used, min(parameters.slice_count // used, *least), last) if left <= 0 else None
+
+
+# Domains of the requested level under one parent: the slices that every one used is to take, minus the domains that a
+# greedy run uses, and copies of them cut down to what can take so many slices.
+Siblings = tuple[int, int, list[DomainState]]
+
+
+def _best_siblings(levels: Levels, parameters: AssignmentParameters) -> Siblings | None:
+    """Those with the largest threshold, on ties those that need fewer domains, then the first by name."""
+    groups = [parent.children for parent in levels[parameters.level - 1]] if parameters.level else [levels[0]]
+    found = [_weigh(states, parameters) for states in groups]
+    return max(filter(None, found), key=lambda siblings: siblings[:2], default=None)
+
+
+def _weigh(states: list[DomainState], parameters: AssignmentParameters) -> Siblings | None:
+    """Siblings at their threshold, if that is at least 1.
+
+    Where the leader is what breaks the fit, one lower threshold is tried, which leaves room for it in the last domain.
+    """
+    lower = states
+    if parameters.level < parameters.slice_level:
+        lower = [child for state in states for child in state.children]
+    run = greedy(lower, parameters)
+    if run is None:
+        return None
+    thresholds = [run.threshold]
+    if parameters.leader_count and run.last is not None:
+        thresholds.append(min(run.threshold, run.last.slice_count_with_leader))
+    for threshold in dict.fromkeys(thresholds):
+        if threshold < 1:
+            break
+        pruned = _prune(states, threshold, parameters)
+        fits = greedy(pruned, parameters)
+        if fits is not None:
+            return threshold, -fits.used, pruned
+    return None
+
+
+def _prune(states: list[DomainState], threshold: int, parameters: AssignmentParameters) -> list[DomainState]:
+    """Private copies of the domains in which neither they nor their children fall below the threshold."""
+    copies = [state.copy() for state in states]
+    for state in copies:
+        for child in state.children:
+            _drop_below(child, threshold)
+        state.sum_up(parameters.level, parameters)
+        _drop_below(state, threshold)
+    return copies
+
+
+def _drop_below(state: DomainState, threshold: int) -> None:
+    if state.slice_count < threshold:
+        _clear(state, leader_only=False)
+    elif state.leader_count and state.slice_count_with_leader < threshold:
+        _clear(state, leader_only=True)
+
+
+def _clear(state: DomainState, leader_only: bool) -> None:
+    """Nothing fits any more, or no leader, here and below."""
+    state.pod_count_with_leader = state.slice_count_with_leader = state.leader_count = 0
+    if not leader_only:
+        state.pod_count = state.slice_count = 0
+    for child in state.children:
+        _clear(child, leader_only)
+
+
+def _capacity_then_entropy(state: DomainState) -> tuple[int, int, float, int]:
+    """Order by what fits, then by how evenly the pods lie among the children (entropy in bits), then by name."""
+    total = sum(child.pod_count for child in state.children)
+    shares = [child.pod_count / total for child in state.children if child.pod_count > 0]
+    entropy = -math.fsum(share * math.log2(share) for share in shares)  # the order of the shares does not matter
+    return -state.leader_count, -state.slice_count_with_leader, -entropy, state.domain.rank
+
+
+Chain = tuple[DomainState, "Chain"] | None  # domains picked so far, the newest first
+
+
+def _optimal_set(ordered: Sequence[DomainState], parameters: AssignmentParameters) -> list[DomainState] | None:
+    """As few domains as a greedy run needs, with the least capacity to spare.
+
+    Dynamic programming over the domains in the given order. It counts pods, not slices, as Kueue does. The first way to
+    reach (domains picked, leaders left, pods left) is kept.
+    """
+    run = greedy(ordered, parameters)
+    if run is None:
+        return None
+    picked: list[dict[tuple[int, int], Chain]] = [{} for _ in range(run.used + 1)]
+    picked[0][parameters.leader_count, parameters.slice_count * parameters.slice_size] = None
+    for state in ordered:
+        for number in range(run.used, 0, -1):
+            for left in sorted(picked[number - 1]):
+                for after in _after(left, state):
+                    picked[number].setdefault(after, (state, picked[number - 1][left]))
+    ends = [left for left in picked[run.used] if left[0] == 0 and left[1] <= 0]
+    if not ends:
+        return None
+    chain, states = picked[run.used][max(ends)], []
+    while chain is not None:
+        state, chain = chain
+        states.append(state)
+    return states
+
+
+def _after(left: tuple[int, int], state: DomainState) -> list[tuple[int, int]]:
+    """What is left once the domain is picked, with the leader or without; nothing if nothing was left to place."""
+    leaders, pods = left
+    if not leaders and pods <= 0:
+        return []
+    ways = []
+    if leaders and state.leader_count:
+        ways.append((leaders - 1, pods - state.pod_count_with_leader))
+    if state.slice_count > 0:
+        ways.append((leaders, pods - state.pod_count))
+    return ways
+
+
+def _level_out(states: list[DomainState], threshold: int, parameters: AssignmentParameters) -> list[Assigned] | None:
+    """`threshold` slices for each domain of an optimal set; what is left over fills them up in leader order."""
+    chosen = _optimal_set(sorted(states, key=lambda state: state.domain.rank), parameters)
+    if chosen is None:
+        return None
+    extra = parameters.slice_count - threshold * len(chosen)
+    if extra < 0:
+        return None
+    leaders = parameters.leader_count
+    assigned = []
+    for state in sorted_domains(chosen, parameters, with_leader=True):
+        more = min((state.slice_count_with_leader if leaders else state.slice_count) - threshold, extra)
+        assigned.append(Assigned(state, (threshold + more) * parameters.slice_size, leaders))
+        extra, leaders = extra - more, 0
+    return assigned if extra == 0 else None

@@ -12,10 +12,9 @@ from copy import copy
 from dataclasses import replace
 
 from nvlenv.common.errors import InputError
-from nvlenv.policies.kueue.balanced import balanced
-from nvlenv.policies.kueue.counting import AssignmentParameters, DomainState, Levels, fill_in_counts, less
-from nvlenv.policies.kueue.search import Assigned, Remaining, Shortfall, descend, distribute, search
-from nvlenv.policies.kueue.topology import TopologyTree
+from nvlenv.policies.kueue.counting import AssignmentParameters, Levels, fill_in_counts, less
+from nvlenv.policies.kueue.search import Shortfall, assign_to_leaves
+from nvlenv.policies.kueue.topology import Domain, TopologyTree
 from nvlenv.policies.kueue.types import (
     Assignment,
     Failure,
@@ -119,22 +118,23 @@ class Snapshot:
             return Failure(f"no topology domains at level: {self.tree.levels[parameters.level]}")
         tolerations = (*workers.tolerations, *self._tolerations)
         levels, excluded = fill_in_counts(self.tree, self.free, parameters, tolerations, within)
-        assigned = _on_leaves(levels, parameters)
+        assigned = assign_to_leaves(levels, parameters)
         if isinstance(assigned, Shortfall):
             return Failure(self._not_fit(levels, parameters, assigned, excluded))
-        placed = {workers.name: self._assignment([(entry.state, entry.pod_count) for entry in assigned])}
+        placed = {workers.name: self._charged(workers, [(entry.state.domain, entry.pod_count) for entry in assigned])}
         if leader is not None:
-            placed[leader.name] = self._assignment([(entry.state, entry.leader_count) for entry in assigned])
-        for podset in (workers, leader):
-            if podset is not None:
-                self._charge_all(podset, placed[podset.name])
+            given = [(entry.state.domain, entry.leader_count) for entry in assigned]
+            placed[leader.name] = self._charged(leader, given)
         return placed
 
-    def _assignment(self, counts: Sequence[tuple[DomainState, int]]) -> Assignment:
+    def _charged(self, podset: PodSetRequest, given: Sequence[tuple[Domain, int]]) -> Assignment:
+        """The assignment of so many pods to each of some leaves, which are charged for them."""
         first = len(self.tree.levels) - 1 if self.tree.by_host else 0
-        ordered = sorted(counts, key=lambda entry: entry[0].domain.rank)
-        domains = tuple((state.domain.path[first:], count) for state, count in ordered if count > 0)
-        return Assignment(self.tree.levels[first:], domains)
+        ordered = sorted(given, key=lambda entry: entry[0].rank)
+        domains = tuple((leaf.path[first:], count) for leaf, count in ordered if count > 0)
+        assignment = Assignment(self.tree.levels[first:], domains)
+        self._charge_all(podset, assignment)
+        return assignment
 
     def _charge_all(self, podset: PodSetRequest, assignment: Assignment) -> None:
         for values, count in assignment.domains:
@@ -171,10 +171,8 @@ class Snapshot:
             old = repair.assignments.get(podset.name)
             if old is None:
                 continue
-            if self.gates.skip_pod_owned and repair.owned_by_single_pod:
-                result[podset.name] = old
-                continue
-            result[podset.name] = found = self._replace_node(podset, old, repair.unhealthy_nodes[0])
+            stays = self.gates.skip_pod_owned and repair.owned_by_single_pod
+            result[podset.name] = found = old if stays else self._replace_node(podset, old, repair.unhealthy_nodes[0])
             if isinstance(found, Failure):
                 break
         return result
@@ -274,22 +272,6 @@ class Snapshot:
         leaf = self.tree.leaf_at(values)
         assert leaf is not None, "checked by _stale_domain"
         return leaf.path
-
-
-def _on_leaves(levels: Levels, parameters: AssignmentParameters) -> list[Assigned] | Shortfall:
-    last = len(levels) - 1
-    if parameters.gates.balanced_placement and not parameters.required and not parameters.unconstrained:
-        even = balanced(levels, parameters)
-        if even is not None:
-            level, assigned = even
-            return descend(assigned, level, last, parameters, pooled=False)
-    found = search(levels, parameters)
-    if isinstance(found, Shortfall):
-        return found
-    level, states = found
-    everything = Remaining(parameters.slice_count, parameters.leader_count)
-    assigned = distribute(states, everything, parameters.slice_size, parameters)
-    return descend(assigned, level, last, parameters, pooled=True)
 
 
 def _groups(podsets: Sequence[PodSetRequest]) -> list[list[PodSetRequest]]:

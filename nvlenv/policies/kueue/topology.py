@@ -32,7 +32,11 @@ class TopologyTree:
     """
 
     def __init__(self, levels: Sequence[str], nodes: Sequence[KueueNode], flavor_labels: Mapping[str, str]) -> None:
-        _check_levels(levels)
+        if not 1 <= len(levels) <= MAX_LEVELS or len(set(levels)) != len(levels):
+            expected = f"1 to {MAX_LEVELS} different node labels, coarse to fine"
+            raise InputError("topology", "levels", list(levels), expected)
+        if HOSTNAME in levels[:-1]:
+            raise InputError("topology", "levels", list(levels), f"{HOSTNAME} as the last level only")
         self.levels = tuple(levels)
         self.by_host = levels[-1] == HOSTNAME
         self.domains: list[list[Domain]] = [[] for _ in levels]
@@ -66,21 +70,10 @@ class TopologyTree:
         return self.domains[-1][-1]
 
 
-def _check_levels(levels: Sequence[str]) -> None:
-    if not 1 <= len(levels) <= MAX_LEVELS or len(set(levels)) != len(levels):
-        raise InputError("topology", "levels", list(levels), f"1 to {MAX_LEVELS} different node labels, coarse to fine")
-    if HOSTNAME in levels[:-1]:
-        raise InputError("topology", "levels", list(levels), f"{HOSTNAME} as the last level only")
-
-
 def participates(node: KueueNode, levels: Sequence[str], flavor_labels: Mapping[str, str]) -> bool:
     """Whether the node is part of the topology at all: usable, of the flavor, and labelled on every level."""
-    usable = node.ready and not node.unschedulable
-    return usable and _has_labels(node, flavor_labels) and all(level in node.labels for level in levels)
-
-
-def _has_labels(node: KueueNode, wanted: Mapping[str, str]) -> bool:
-    return all(node.labels.get(key) == value for key, value in wanted.items())
+    labelled = flavor_labels.items() <= node.labels.items() and node.labels.keys() >= set(levels)
+    return labelled and node.ready and not node.unschedulable
 
 
 def obstacle(
@@ -90,7 +83,7 @@ def obstacle(
     for taint in node.taints:
         if taint.effect in _SCHEDULING_EFFECTS and not any(_tolerates(t, taint) for t in tolerations):
             return f'taint "{taint}"'
-    if not _has_labels(node, selector):
+    if not selector.items() <= node.labels.items():
         return "nodeSelector"
     if affinity.required is not None and not any(_matches(term, node) for term in affinity.required):
         return "affinity"

@@ -1,1 +1,1 @@
-"""Public job traces in their original formats, one file per source; `registry` finds the right one."""
+"""Public job traces in their original formats, one file per family; `registry` finds the right one."""

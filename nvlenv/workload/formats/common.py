@@ -6,8 +6,10 @@ import csv
 import gzip
 import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+
+import numpy as np
 
 from nvlenv.cluster.types import FloatArray, IntArray, Workload
 from nvlenv.common.files import written_whole
@@ -20,14 +22,9 @@ _REQUIRED = COLUMNS[:3]
 
 def _read(path: Path) -> Iterator[Entry]:
     for row in read_table(path, _REQUIRED):
-        yield TraceJob(
-            row.number("submit_s"),
-            row.number("gpus"),
-            row.number("duration_s"),
-            row.text("kind", UNKNOWN),
-            row.text("user", NO_USER),
-            row.text("status", UNKNOWN),
-        )
+        submit, gpus, duration = (row.number(name) for name in _REQUIRED)
+        kind, user = row.text("kind", UNKNOWN), row.text("user", NO_USER)
+        yield TraceJob(submit, gpus, duration, kind, user, row.text("status", UNKNOWN))
 
 
 FORMATS = (Format("common", "submit_s,gpus,duration_s[,kind,user,status]", _read, _REQUIRED),)
@@ -40,36 +37,22 @@ def write_csv(jobs: Workload | Trace, path: str | Path) -> None:
     the kind, its queue the user; topology and eviction come back from the mapping rules.
     """
     path = Path(path)
+    if isinstance(jobs, Trace):
+        numbers = jobs.submit_s, jobs.gpus, jobs.duration_s
+        named = (jobs.kind, jobs.kind_names), (jobs.user, jobs.user_names), (jobs.status, jobs.status_names)
+    else:
+        numbers = jobs.submit * 3600, jobs.gpus.astype(np.float64), jobs.duration * 3600
+        statuses = np.zeros(len(jobs), np.int32), (UNKNOWN,)
+        named = (jobs.job_class, jobs.class_names), (jobs.queue, jobs.queue_names), statuses
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(COLUMNS)
-    table.writerows(_trace_rows(jobs) if isinstance(jobs, Trace) else _workload_rows(jobs))
+    table.writerows(zip(*map(_digits, numbers), *(_names(*pair) for pair in named), strict=True))
     data = text.getvalue().encode()
     if path.suffix == ".gz":
         data = gzip.compress(data, mtime=0)  # no time stamp: same jobs, same bytes
     with written_whole(path) as part:
         part.write_bytes(data)
-
-
-def _trace_rows(trace: Trace) -> Iterable[tuple[str, ...]]:
-    return zip(
-        *(_digits(column) for column in (trace.submit_s, trace.gpus, trace.duration_s)),
-        _names(trace.kind, trace.kind_names),
-        _names(trace.user, trace.user_names),
-        _names(trace.status, trace.status_names),
-        strict=True,
-    )
-
-
-def _workload_rows(workload: Workload) -> Iterable[tuple[str, ...]]:
-    seconds = (workload.submit * 3600, workload.gpus.astype(float), workload.duration * 3600)
-    return zip(
-        *(_digits(column) for column in seconds),
-        _names(workload.job_class, workload.class_names),
-        _names(workload.queue, workload.queue_names),
-        [UNKNOWN] * len(workload),
-        strict=True,
-    )
 
 
 def _digits(column: FloatArray) -> list[str]:

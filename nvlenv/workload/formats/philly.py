@@ -25,12 +25,6 @@ _SIA = ("timestamp", "duration", "num_gpus", "gpu_time", "cluster")
 _CHRONUS = ("user", "num_gpu", "submit_time", "duration", "expect_time_list", "best_effort")
 
 
-def pacific(text: str) -> float:
-    """Seconds since 1970 of a local time in Redmond within the trace (August to December 2017)."""
-    local = timestamp(text)
-    return local + 3600 * (7 if local < _SUMMER_ENDS else 8)
-
-
 class _JsonList:
     """The objects of one JSON list, too long to hold at once, taken from the front of a text that comes in chunks."""
 
@@ -86,21 +80,20 @@ class _JsonList:
 
 
 def _time(value: object) -> float:
+    """Seconds since 1970 of a local time in Redmond within the trace (August to December 2017), NaN for none."""
     if value is None or value in MISSING:
         return math.nan
     try:
-        return pacific(str(value))
+        local = timestamp(str(value))
     except ValueError:
         raise ValueError(f"the time {brief(value)}") from None
+    return local + 3600 * (7 if local < _SUMMER_ENDS else 8)
 
 
 def _philly_job(job: Mapping[str, Any]) -> Entry:
     attempts = [
-        (
-            sum(len(server["gpus"]) for server in attempt["detail"]),
-            _time(attempt["end_time"]) - _time(attempt["start_time"]),
-        )
-        for attempt in job["attempts"]
+        (sum(len(server["gpus"]) for server in one["detail"]), _time(one["end_time"]) - _time(one["start_time"]))
+        for one in job["attempts"]
     ]
     if not attempts:
         return "never started"

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from agents import evaluate, export
-from agents.evaluation.card import card, write_card
-from agents.evaluation.release import read_results
+from agents.evaluation.release import card, read_results, write_card
 from agents.learning.network import network_arrays
 from nvlenv.common.errors import InputError
 from nvlenv.policies.learned import read_policy_file, save_policy

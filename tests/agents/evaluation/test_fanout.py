@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from agents.evaluation.fanout import fan_out, map_jobs
+from agents.evaluation.fanout import fan_out
 from nvlenv.common.errors import InputError
 
 
@@ -27,6 +27,11 @@ def process(_: int) -> int:
 
 def fail(job: int) -> int:
     raise InputError("job", "number", job, "another")
+
+
+def map_jobs(function: Callable[[int], int], jobs: Iterable[int], workers: int, ray: bool = False) -> Iterator[int]:
+    with fan_out(workers, ray) as mapped:
+        yield from mapped(function, jobs)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +99,7 @@ def test_ray_works_in_other_processes_and_passes_errors_on() -> None:
 PROGRAM = """
 import os, signal, time
 from pathlib import Path
-from agents.evaluation.fanout import map_jobs
+from agents.evaluation.fanout import fan_out
 
 def job(number):
     Path(os.environ["FOLDER"], str(os.getpid())).touch()
@@ -102,7 +107,8 @@ def job(number):
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start programs in the background without it
-    list(map_jobs(job, range(2), 2))
+    with fan_out(2) as mapped:
+        list(mapped(job, range(2)))
 """
 
 

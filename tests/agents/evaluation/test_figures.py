@@ -6,8 +6,8 @@ import warnings
 
 import matplotlib.pyplot as plt
 
+from agents.evaluation.episodes import REFERENCES
 from agents.evaluation.figures import cost_terms
-from agents.evaluation.summary import REFERENCES
 
 
 def test_a_cost_of_nothing_is_drawn_without_a_warning() -> None:

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from agents.evaluation.summary import short_name
-from agents.evaluation.tables import COLUMNS, HEADS, summary_table
+from agents.evaluation.tables import COLUMNS, HEADS, short_name, summary_table
 
 RELEASE = Path(__file__).parents[3] / "checkpoints" / "release" / "metrics.json"
 

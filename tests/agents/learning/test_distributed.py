@@ -15,7 +15,6 @@ from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.buffers import MaskableDictRolloutBuffer
 
 from agents import train as training
-from agents.learning.config import TrainConfig
 from agents.learning.distributed import (
     Arrays,
     DistributedPPO,
@@ -26,8 +25,7 @@ from agents.learning.distributed import (
     minibatch_gradient,
     minibatches_of,
 )
-from agents.learning.model import make_env, make_model
-from agents.learning.policy import network_of
+from agents.learning.model import TrainConfig, make_env, make_model, network_of
 from nvlenv.common.errors import InputError
 from tests.agents.test_train import SMALL, TINY
 

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents.evaluation.cases import Case, make_case
-from agents.evaluation.episodes import measure, play_policy, split_seeds
+from agents.evaluation.episodes import Case, make_case, measure, play_policy, split_seeds
 from agents.report.replay import ENDS, KINDS, describe_episode, record
 from nvlenv.envs.scenario import Episode
 

@@ -13,8 +13,7 @@ import pytest
 
 from agents import evaluate
 from agents.evaluation.release import read_results
-from agents.learning.export import export_policy
-from agents.learning.network import PlacementNetwork
+from agents.learning.network import PlacementNetwork, export_policy
 from agents.report.__main__ import main
 from agents.report.replay import replay_of
 from nvlenv.common.errors import InputError

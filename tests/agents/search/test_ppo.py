@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from agents.evaluation.statistics import Interval
-from agents.learning.config import TrainConfig
+from agents.learning.model import TrainConfig
 from agents.search import ppo as tune_ppo
 from agents.search.ppo import PPOSearch, as_it_is, propose
 from agents.tune import main

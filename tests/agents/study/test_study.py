@@ -14,12 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.learning.export import export_policy
-from agents.learning.network import PlacementNetwork
+from agents.learning.network import PlacementNetwork, export_policy
 from agents.study import drains, hero, incident, shape
 from agents.study.__main__ import main
-from agents.study.page import Study, study_html, study_markdown
-from agents.study.play import StudySettings, at, branch, play_until, with_one_hero
+from agents.study.study import Study, StudySettings, at, branch, play_until, study_page, with_one_hero
 from nvlenv.cluster.types import Mode
 from nvlenv.envs.scenario import load_scenario, prepare
 from nvlenv.policies.resolver import resolve_policy
@@ -106,7 +104,7 @@ def test_the_hero_finds_a_third_of_the_cluster_empty_and_no_rack_open() -> None:
     scenario = load_scenario(hero.NAME)
     free, slots = [], []
     for seed in StudySettings(episodes=6).seeds():
-        episode, _ = with_one_hero(scenario.draw(seed), 288, hero.ARRIVAL)
+        episode, _ = with_one_hero(scenario, seed, hero.ARRIVAL)
         sim = prepare(scenario, episode)
         play_until(sim, resolve_policy(hero.HISTORY), at(hero.ARRIVAL))
         free.append(sim.cap[-1, 1] / 1152)
@@ -144,7 +142,7 @@ def test_down_nodes_are_those_that_a_drain_and_failures_take() -> None:
 def test_one_hero_remains_and_comes_when_it_is_told_to() -> None:
     scenario = load_scenario(hero.NAME)
     drawn = scenario.draw(np.random.SeedSequence(1))
-    episode, number = with_one_hero(drawn, 288, 30.0)
+    episode, number = with_one_hero(scenario, np.random.SeedSequence(1), 30.0)
     jobs = episode.workload.check()
 
     assert np.flatnonzero(jobs.gpus >= 288).tolist() == [number]
@@ -154,7 +152,7 @@ def test_one_hero_remains_and_comes_when_it_is_told_to() -> None:
 
 def test_a_branch_leaves_the_simulator_where_it_was() -> None:
     scenario = load_scenario(hero.NAME)
-    episode, _ = with_one_hero(scenario.draw(np.random.SeedSequence(1)), 288, 20.0)
+    episode, _ = with_one_hero(scenario, np.random.SeedSequence(1), 20.0)
     sim = prepare(scenario, episode)
     play_until(sim, resolve_policy("best-fit"), at(20.0))
     before = sim.clock.tobytes()
@@ -168,8 +166,9 @@ def test_a_branch_leaves_the_simulator_where_it_was() -> None:
 def test_a_page_holds_the_table_and_escapes_its_text() -> None:
     study = Study("a<b", "x & y", ("what", "n"), (("one", "1"), ("<two>", "2")), plt.figure(), "said")
 
-    assert "<td>&lt;two&gt;</td><td>2</td>" in study_html(study, "python") and "a<b" not in study_html(study, "python")
-    assert "| what | n |\n|---|---:|\n| one | 1 |\n| <two> | 2 |" in study_markdown(study, "python")
+    html = study_page(study, "html", "python")
+    assert "<td>&lt;two&gt;</td><td>2</td>" in html and "a<b" not in html
+    assert "| what | n |\n|---|---:|\n| one | 1 |\n| <two> | 2 |" in study_page(study, "md", "python")
     plt.close(study.figure)
 
 

@@ -216,7 +216,7 @@ def test_an_interrupted_command_says_so_in_one_line(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("nvlenv.engine.commands.slots.main", interrupt)
+    monkeypatch.setattr("nvlenv.engine.commands.slots.slots_command", interrupt)
 
     code, out, err = run(capsys, "slots", "--cluster", str(files / "cluster.json"))
 

@@ -482,7 +482,7 @@ def assert_holds(calls: list[tuple[str, Any]], policy: str) -> None:
 def assert_consistent(engine: PlacementEngine) -> None:
     """The book, the arrays and the snapshot agree, and no node gives more than it has."""
     snapshot, sim = engine.snapshot(), engine._live.sim
-    free = snapshot.free()
+    free = snapshot.free
     for number, place in enumerate(snapshot.nodes):
         held = sum(
             pod.gpus for job in snapshot.jobs if not job.verification for pod in job.pods if pod.node == place.name
@@ -493,6 +493,6 @@ def assert_consistent(engine: PlacementEngine) -> None:
         assert sum(pod.cpu for pod in used) <= place.cpu
         assert len(used) <= place.pods
         assert int(sim.nodes["blocked"][number]) == int(place.state != NodeState.UP)
-    by_queue = [sum(job.gpus for job in snapshot.jobs if job.queue == queue.name) for queue in engine._queues[:-1]]
+    by_queue = [sum(job.gpus for job in snapshot.jobs if job.queue == queue.name) for queue in engine._live.queues[:-1]]
     assert by_queue == sim.queues["used"][:-1].tolist()
     assert not int(sim.clock["illegal"][0])

@@ -180,3 +180,17 @@ def test_who_waits_for_failed_or_taken_nodes_may_do_so() -> None:
     engine = PlacementEngine(cluster([*down, *nodes_of([4, 4])[4:]], [tenant("all", [node(1, 0)])]), at=NOW)
 
     assert engine.enqueue(gang("hero", 8, slice_pods=4), at=NOW) == "default/hero"
+
+
+def test_what_overcommitted_nodes_give_back_is_taken_in_the_order_of_their_names() -> None:
+    """A journal that is replayed in another process must lead to the same state, GPU by GPU."""
+    places = [node(0, n) for n in range(6)]
+    jobs = [tenant("first", places, gpus=2), tenant("second", places, gpus=2)]
+    engine = PlacementEngine(cluster(nodes_of([6], gpus=3), jobs), at=NOW)
+
+    engine.finish("test/first", at=NOW)
+
+    (row,) = engine.state()["rows"]
+    before, given_back = row["gpus"][:6], row["gpus"][6:]
+    assert [slot // 3 for slot in before] == [0, 1, 2, 3, 4, 5]
+    assert [slot // 3 for slot in given_back] == [0, 1, 2, 3, 4, 5]

@@ -16,7 +16,7 @@ from nvlenv.common.errors import InputError
 from nvlenv.engine.formats.document import read_documents
 from nvlenv.engine.formats.kueue import make_assignment, parse_assignment, to_v1beta1, to_v1beta2
 from nvlenv.engine.formats.load import load_snapshot, parse_jobs, parse_snapshot, read_snapshot
-from nvlenv.engine.model.snapshot import Options
+from nvlenv.engine.formats.options import Options
 
 CASES = Path(__file__).parents[2] / "cases" / "engine"
 WORDS = ["-1", "0", "1e999", "9" * 50, "[", "a/b", "gpu:x", "node[1-", "[]", "{}", "1", "\ud800", "true", "-", "=", ","]

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from nvlenv.common.errors import InputError
 from nvlenv.engine.formats.load import load_snapshot, read_snapshot
+from nvlenv.engine.formats.options import Options
 from nvlenv.engine.formats.slurm import compress_hosts, expand_hosts
-from nvlenv.engine.model.snapshot import ClusterSnapshot, NodeState, Options
+from nvlenv.engine.model.snapshot import ClusterSnapshot, NodeState
 from tests.engine.clusters import unreachable_gpus
 
 CASES = Path(__file__).parents[2] / "cases" / "engine"

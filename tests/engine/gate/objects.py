@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nvlenv.engine.formats.kueue import QUEUE_LABEL
-from nvlenv.engine.gate.marks import GATE
+from nvlenv.engine.gate.decide import GATE
 
 Object = dict[str, Any]
 CLIQUE = "nvidia.com/gpu.clique"

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from kubernetes import client
 
+from nvlenv.engine.formats.options import Options
 from nvlenv.engine.gate import controller as controller_module
 from nvlenv.engine.gate.controller import Controller
 from nvlenv.engine.gate.decide import decide_gangs
-from nvlenv.engine.model.snapshot import Options
 from tests.engine.gate.api_server import ApiServer, running
 from tests.engine.gate.objects import CLIQUE, HOSTNAME, REQUIRED, gang, hosts, nodes, pod, rack_of
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvlenv.engine.gate.decide import GangDecision, decide_gangs
-from nvlenv.engine.gate.marks import GATE, PLAN, patch_of, read_plan
-from nvlenv.engine.model.snapshot import Options
+from nvlenv.engine.formats.options import Options
+from nvlenv.engine.gate.decide import GATE, PLAN, GangDecision, decide_gangs, patch_of, read_plan
 from tests.engine.gate.api_server import merged
 from tests.engine.gate.objects import CLIQUE, REQUIRED, gang, node, nodes, pod, rack_of
 

@@ -14,7 +14,7 @@ import nvlenv.engine
 from nvlenv.cluster.types import Mode
 from nvlenv.engine.__main__ import main
 from nvlenv.engine.formats.load import load_job
-from nvlenv.engine.gate.marks import GATE
+from nvlenv.engine.gate.decide import GATE
 from nvlenv.engine.service.app import EXTENDER
 from nvlenv.engine.service.command import PORT
 from nvlenv.engine.service.extender import VERBS

@@ -190,7 +190,7 @@ def test_verification_pods_are_shown_but_hold_nothing() -> None:
 
 
 def test_an_overcommitted_node_has_nothing_left() -> None:
-    assert one_node(NODE, Job("a", (Pod("n0", 3), Pod("n0", 3)))).free()["n0"].gpus == 0
+    assert one_node(NODE, Job("a", (Pod("n0", 3), Pod("n0", 3)))).free["n0"].gpus == 0
 
 
 def test_levels_below_the_nvlink_domain_keep_the_order_of_the_spec() -> None:

@@ -10,10 +10,11 @@ import yaml
 
 from nvlenv.common.errors import InputError
 from nvlenv.policies import UNTUNED, resolver
+from nvlenv.policies.heuristics.choose import Heuristic
 from nvlenv.policies.heuristics.packing import PACKINGS
 from nvlenv.policies.heuristics.rule import MODIFIERS, OPEN_CHEAPEST, OPEN_HERO, Rule, parse_rule
-from nvlenv.policies.kueue.policy import KueuePolicy
-from nvlenv.policies.resolver import KUEUE, Heuristic, baseline_name, resolve_policy
+from nvlenv.policies.kueue.policy import KUEUE, KueuePolicy
+from nvlenv.policies.resolver import baseline_name, resolve_policy
 
 
 def test_a_name_says_which_parts_there_are() -> None:

@@ -1,33 +1,180 @@
-"""The rack map as an array of pixels, drawn with Pillow."""
+"""Pictures of a simulator as it is now, as text and as pixels; in both, a class of jobs has the same colour."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import IntEnum
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from nvlenv.cluster.types import IntArray
-from nvlenv.envs.render.scene import (
-    FREE_GPU,
-    NO_GPU,
-    PALETTE,
-    Colour,
-    NodeStates,
-    PaintedState,
-    class_labels,
-    demand,
-    gpu_classes,
-    key_figures,
-    node_states,
-    rack_rows,
-    waiting_jobs,
-)
+from nvlenv.cluster.types import IntArray, Mode
+from nvlenv.simulator.decision import ActionLayout
 from nvlenv.simulator.state import Sim
 
+RACKS_PER_ROW = 36  # more racks are drawn in several rows of about equal length
+FREE_GPU, NO_GPU = -1, -2  # as in `Sim.gpu_job`
+NodeStates = NDArray[np.int8]  # (M,) PaintedState
+Colour = tuple[int, int, int]
+
+# Okabe and Ito's colours, which people with any kind of colour vision tell apart (jfly.uni-koeln.de/color, 2008).
+PALETTE: tuple[Colour, ...] = (
+    (86, 180, 233),  # sky blue
+    (240, 228, 66),  # yellow
+    (0, 158, 115),  # bluish green
+    (0, 114, 178),  # blue
+    (213, 94, 0),  # vermillion
+    (204, 121, 167),  # reddish purple
+    (230, 159, 0),  # orange
+)
+
+
+class PaintedState(IntEnum):
+    """What a picture says of a node besides its jobs."""
+
+    UP = 0
+    CORDONED = 1  # takes no new pods; jobs may still run on it
+    FAILED = 2
+    VERIFYING = 3  # a verification pod runs on it
+
+
 UP, CORDONED, FAILED, VERIFYING = PaintedState
+
+
+def node_states(sim: Sim) -> NodeStates:
+    """(M,) `PaintedState` of every node."""
+    states = np.where(sim.nodes["blocked"] > 0, CORDONED, UP).astype(np.int8)
+    states[sim.nodes["failed"] > 0], states[sim.nodes["verify"] == 1] = FAILED, VERIFYING
+    return states
+
+
+def gpu_classes(sim: Sim) -> IntArray:
+    """(M, G) class of the job on every GPU; -1: free, -2: there is no such GPU."""
+    on = sim.gpu_job.reshape(len(sim.nodes), -1)
+    return np.where(on >= 0, sim.jobs["klass"][np.maximum(on, 0)], on).astype(np.int32)
+
+
+def rack_rows(sim: Sim) -> list[range]:
+    """The racks of each row of the picture; padding is left out."""
+    racks = int(np.count_nonzero(sim.racks["node1"] > sim.racks["node0"]))
+    rows = -(-racks // RACKS_PER_ROW)
+    return [range(racks * k // rows, racks * (k + 1) // rows) for k in range(rows)]
+
+
+def waiting_jobs(sim: Sim) -> IntArray:
+    """Waiting jobs in queue order."""
+    return np.asarray(sim.waiting[: sim.clock[0]["n_waiting"]], np.int32)
+
+
+def class_labels(sim: Sim, names: Sequence[str]) -> list[str]:
+    """A name for each of the K classes; numbers where `names` has none."""
+    return [names[k] if k < len(names) else f"class {k}" for k in range(len(sim.classes))]
+
+
+def key_figures(sim: Sim) -> list[tuple[str, str]]:
+    """Name and value of the four numbers that matter most."""
+    c = sim.clock[0]
+    return [
+        ("hour", f"{c['now']:.1f}"),
+        ("free GPUs", f"{sim.cap[-1, 1]} / {c['capacity']}"),
+        (f"slots of {c['slice_nodes']}", f"{(sim.cap[: len(sim.racks), -1] // c['slice_nodes']).sum()}"),
+        ("waiting jobs", f"{c['n_waiting']}"),
+    ]
+
+
+def job_line(sim: Sim, names: list[str]) -> str:
+    """The job at hand in words."""
+    c = sim.clock[0]
+    if c["current"] < 0:
+        return "no job at hand"
+    job, layout = sim.jobs[c["current"]], ActionLayout(len(sim.racks))
+    slices = f" in {job['slices']} slices ({c['slices_left']} left)" if job["slices"] > 1 else ""
+    waited = job["waited"] + c["now"] - job["queued"]
+    legal = {
+        f"place on {sim.mask[: layout.racks].sum()} racks": sim.mask[: layout.racks].any(),
+        f"open {sim.mask[layout.racks : layout.fill].sum()}": sim.mask[layout.racks : layout.fill].any(),
+        "fill": sim.mask[layout.fill],
+        "hold": sim.mask[layout.hold],
+    }
+    return (
+        f"job {c['current']}, {names[job['klass']]}: {job['gpus']} GPUs{slices}, {Mode(job['mode']).name.lower()}, "
+        f"waited {waited:.1f} h; legal: {', '.join(what for what, can in legal.items() if can)}"
+    )
+
+
+def demand(sim: Sim) -> list[tuple[int, int]]:
+    """Running and waiting GPUs of each class."""
+    classes = gpu_classes(sim)
+    return [(int(np.count_nonzero(classes == k)), int(klass["waiting_gpus"])) for k, klass in enumerate(sim.classes)]
+
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def draw_ansi(sim: Sim, names: Sequence[str] = ()) -> str:
+    """The rack map as text for a terminal with 24-bit colour; readable without colour as well.
+
+    One column per rack, one cell of two letters per node: `A ` full, by the class with most GPUs on it; `a2` two GPUs
+    still free; `. ` free; `//` cordoned (`/a` with jobs on it), `xx` failed, `vv` in verification.
+    `names` (K,) are those of the job classes.
+    """
+    names = class_labels(sim, names)
+    lines = ["   ".join(f"{name} {value}" for name, value in key_figures(sim)), job_line(sim, names)]
+    states, classes = node_states(sim), gpu_classes(sim)
+    for racks in rack_rows(sim):
+        lines += ["", *_map_lines(sim, racks, states, classes)]
+    return "\n".join([*lines, "", *_legend_lines(sim, names), ""])
+
+
+def _map_lines(sim: Sim, racks: range, states: NodeStates, classes: IntArray) -> list[str]:
+    g, layout = sim.cap.shape[1] - 1, ActionLayout(len(sim.racks))
+    some = sim.racks[racks.start : racks.stop]
+    lines = ["rack    " + " ".join(f"{r % 100:02d}" for r in racks)]
+    for k in range(int((some["node1"] - some["node0"]).max())):
+        nodes = [n0 + k if n0 + k < n1 else -1 for n0, n1 in zip(some["node0"], some["node1"], strict=True)]
+        lines.append(f"node {k:02d} " + " ".join(_cell(states[n], classes[n]) if n >= 0 else "  " for n in nodes))
+    lines.append("whole   " + " ".join(f"{sim.cap[r, g]:2d}" for r in racks))
+    if sim.racks["reserved"].any():
+        lines.append("hero    " + " ".join("**" if sim.racks[r]["reserved"] else "  " for r in racks))
+    marks = [("p" if sim.mask[r] else " ") + ("o" if sim.mask[layout.open(r)] else " ") for r in racks]
+    return [*lines, "legal   " + " ".join(marks)]
+
+
+def _cell(state: int, gpus: IntArray) -> str:
+    """Two letters for one node, coloured by the class with most GPUs on it."""
+    used, free = gpus[gpus >= 0], int(np.count_nonzero(gpus == FREE_GPU))
+    k = int(np.bincount(used).argmax()) if used.size else -1
+    letter = _letter(k) if used.size else ""
+    up = (f"{letter.lower()}{free}" if free else f"{letter} ") if used.size else ". "
+    marks: dict[int, str] = {FAILED: "xx", VERIFYING: "vv", CORDONED: f"/{letter.lower() or '/'}"}
+    text = marks.get(state, up)
+    return _paint(text, PALETTE[k % len(PALETTE)]) if used.size else text
+
+
+def _letter(k: int) -> str:
+    return LETTERS[k % len(LETTERS)]
+
+
+def _paint(text: str, colour: Colour) -> str:
+    """Text on a background, in black or white, whichever reads better on it."""
+    bright = float(np.dot(colour, (0.299, 0.587, 0.114))) > 110
+    ink = "0;0;0" if bright else "255;255;255"
+    return f"\x1b[38;2;{ink};48;2;{';'.join(map(str, colour))}m{text}\x1b[0m"
+
+
+def _legend_lines(sim: Sim, names: list[str]) -> list[str]:
+    lines = []
+    for k, (name, (running, waiting)) in enumerate(zip(names, demand(sim), strict=True)):
+        block = _paint(f"{_letter(k)} ", PALETTE[k % len(PALETTE)])
+        jobs = int(np.count_nonzero(sim.jobs["klass"][waiting_jobs(sim)] == k))
+        lines.append(f"{block} {name:<16} running {running:5d} GPUs   waiting {waiting:5d} GPUs in {jobs} jobs")
+    lines.append(". free   a2 two GPUs free   // cordoned   /a cordoned, in use   xx failed   vv verification")
+    lines.append("p place, o open   ** reserved for the oldest waiting hero   whole: wholly free nodes")
+    return lines
+
+
 WHITE, PAPER, PANEL, GREY, INK = (255, 255, 255), (246, 246, 244), (218, 218, 214), (138, 138, 136), (40, 40, 44)
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agents.evaluation.cases import SHIFTS, make_case
-from agents.evaluation.episodes import TRACE_PORTIONS, loaded, measure, play_policy, split_seeds
+from agents.evaluation.episodes import SHIFTS, TRACE_PORTIONS, loaded, make_case, measure, play_policy, split_seeds
 from nvlenv.common.errors import InputError
 from nvlenv.envs.scenario import scenario_names
 from nvlenv.workload.mix import SyntheticWorkload, TraceWorkload
