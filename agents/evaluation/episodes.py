@@ -293,7 +293,7 @@ def pooled_easy(sim: Sim, baseline: str) -> float:
 
     A baseline that reserves nothing lends the pool its queue order alone; every hero is reserved for.
     """
-    rule = parse_rule("best-fit" if baseline == KUEUE else baseline)
+    rule = parse_rule("best-fit" if baseline.startswith(KUEUE) else baseline)
     least = int(target_size(sim, rule.easy_slices, rule.easy_share))
     return waiting_in_pool(sim, least, rule.easy_patience)
 

@@ -120,6 +120,7 @@ class Workload:
     queue: IntArray  # index into queue_names
     job_class: IntArray  # index into class_names
     preemptible: BoolArray  # may be evicted by `open` for a job of strictly higher priority
+    preempts: BoolArray  # may evict others (preemptionPolicy is not Never)
     movable: BoolArray  # unconstrained job that may be restarted elsewhere (a rolling restart)
     checkpoint_interval: FloatArray  # h of work between checkpoints; inf: none; 0: continuous
     restart_time: FloatArray  # h of work lost to every restart, on top of the work since the last checkpoint
@@ -194,6 +195,21 @@ class QueueSpec:
     cohort: str = ""  # queues of one cohort lend each other what they do not use; "": no cohort
     borrowing_limit: int = -1  # GPUs above nominal; -1: as much as the cohort has
     strict: bool = False  # StrictFIFO: a blocked job blocks those behind it; else BestEffortFIFO
+    # Whom its jobs may evict, in Kueue's words: "Never", "LowerPriority", and what stands beside each.
+    within: str = "LowerPriority"  # in the queue itself: or "LowerOrNewerEqualPriority"
+    reclaim: str = "Any"  # in queues of the cohort that borrow, if the job stays within nominal: or "LowerPriority"
+    borrow_within: str = "Never"  # the same, if the job borrows itself
+    borrow_priority: int = 2**31 - 1  # then no job of a higher priority than this
+
+
+@dataclass(frozen=True)
+class CohortSpec:
+    """A cohort that has quota of its own or belongs to another one (Kueue's Cohort); others need no description."""
+
+    name: str
+    nominal: int = 0  # GPUs beside those of its queues
+    parent: str = ""  # cohort with which it lends and borrows; "": none
+    borrowing_limit: int = -1  # GPUs that all below it may use above their own; -1: as much as the parent has
 
 
 @dataclass(frozen=True)

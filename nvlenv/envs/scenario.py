@@ -24,8 +24,18 @@ from pydantic import Field, PrivateAttr, model_validator
 from nvlenv.cluster import hardware
 from nvlenv.cluster.failures import Failures, Verification, child_seeds, merge_events
 from nvlenv.cluster.topology import LEVELS, levels_to_rack, uniform_cluster
-from nvlenv.cluster.types import BoolArray, ClusterSpec, NodeEvents, QueueSpec, Workload
-from nvlenv.common.config import Count, Model, NonNegative, Positive, config_names, find_config, load_config, validated
+from nvlenv.cluster.types import BoolArray, ClusterSpec, CohortSpec, NodeEvents, QueueSpec, Workload
+from nvlenv.common.config import (
+    Count,
+    Model,
+    Name,
+    NonNegative,
+    Positive,
+    config_names,
+    find_config,
+    load_config,
+    validated,
+)
 from nvlenv.common.errors import InputError
 from nvlenv.simulator.load import Rules, load
 from nvlenv.simulator.state import Dims, Sim, allocate
@@ -92,6 +102,12 @@ class ClusterConfig(Model):
         return np.isin(spec.node_names, self.cordoned)
 
 
+LATER = {
+    *("cohorts", "preemption", "within_cluster_queue", "reclaim_within_cohort", "borrow_within_cohort"),
+    "max_priority_threshold",
+}
+
+
 class QueueConfig(Model):
     """One ClusterQueue, in Kueue's words."""
 
@@ -100,12 +116,27 @@ class QueueConfig(Model):
     cohort: str = ""  # queues of one cohort lend each other what they do not use
     borrowing_limit: Annotated[int, Field(ge=0)] | None = None  # GPUs above nominal; None: what the cohort has
     order: Literal["StrictFIFO", "BestEffortFIFO"] = "BestEffortFIFO"
+    # Whom its jobs may evict where `preemption` is `priority`: in the queue itself; in queues of the cohort that use
+    # more than their own, if the job stays within nominal; and if it borrows itself, up to a priority.
+    within_cluster_queue: Literal["Never", "LowerPriority", "LowerOrNewerEqualPriority"] = "LowerPriority"
+    reclaim_within_cohort: Literal["Never", "LowerPriority", "Any"] = "Any"
+    borrow_within_cohort: Literal["Never", "LowerPriority"] = "Never"
+    max_priority_threshold: int = 2**31 - 1
 
     @model_validator(mode="after")
     def _borrows_from_somebody(self) -> Self:
         if self.borrowing_limit is not None and not self.cohort:
             raise InputError("queue", "borrowing_limit", self.borrowing_limit, "a cohort to borrow from")
         return self
+
+
+class CohortConfig(Model):
+    """A cohort that has quota beside that of its queues, or belongs to another one (Kueue's Cohort)."""
+
+    name: Name
+    nominal: Annotated[int, Field(ge=0)] = 0  # GPUs
+    parent: str = ""  # a cohort
+    borrowing_limit: Annotated[int, Field(ge=0)] | None = None  # GPUs above its own; None: what its parent has
 
 
 class EpisodeConfig(Model):
@@ -140,8 +171,12 @@ class Scenario(Model):
     cluster: ClusterConfig = ClusterConfig()
     workload: WorkloadConfig = SyntheticWorkload()
     queues: tuple[QueueConfig, ...] = Field((QueueConfig(name="default"),), min_length=1)
+    cohorts: tuple[CohortConfig, ...] = ()  # those that have quota of their own, or a parent
     collective: Literal["recursive-doubling", "ring", "hierarchical"] = "recursive-doubling"
     actions: tuple[Literal["open", "fill", "hold"], ...] = ("open", "fill", "hold")  # besides place
+    # When racks may be opened: never; only for slices of whole nodes where enough GPUs are free in all; or for every
+    # shape and also where GPUs or quota are short, as kube-scheduler, Slurm and Kueue preempt.
+    preemption: Literal["never", "shape", "priority"] = "shape"
     max_evictions_per_job: int = Field(3, ge=0)
     hero_share: float = Field(hardware.HERO_SHARE, gt=0, le=1)  # a job of this share of the cluster is a hero
     slice_nodes: Count = hardware.SLICE_NODES  # the slice that metrics and reservations speak about
@@ -195,9 +230,19 @@ class Scenario(Model):
                 cohort=queue.cohort,
                 borrowing_limit=-1 if queue.borrowing_limit is None else queue.borrowing_limit,
                 strict=queue.order == "StrictFIFO",
+                within=queue.within_cluster_queue,
+                reclaim=queue.reclaim_within_cohort,
+                borrow_within=queue.borrow_within_cohort,
+                borrow_priority=queue.max_priority_threshold,
             )
             for queue in self.queues
         )
+
+    def cohort_specs(self) -> tuple[CohortSpec, ...]:
+        """The cohorts that have quota of their own, or a parent."""
+        borrowed = [-1 if each.borrowing_limit is None else each.borrowing_limit for each in self.cohorts]
+        pairs = zip(self.cohorts, borrowed, strict=True)
+        return tuple(CohortSpec(each.name, each.nominal, each.parent, limit) for each, limit in pairs)
 
     def class_weights(self) -> tuple[float, ...]:
         """Cost of a waiting GPU-hour of each class, in the order of the workload's `class_names`."""
@@ -257,6 +302,11 @@ class Scenario(Model):
     def digest(self) -> str:
         """SHA-256 of all settings, defaults included: equal for files that mean the same."""
         said = self.model_dump()
+        later = [(said, self), *zip(said["queues"], self.queues, strict=True)]  # settings that came later do not count
+        for dumped, model in later:  # where they say what was the case before, so that recorded digests hold
+            for name in LATER & dumped.keys():
+                if dumped[name] == type(model).model_fields[name].default:
+                    del dumped[name]
         if self._generator is not None:
             said["generator"] = _path_of(self._generator)
         canonical = json.dumps(said, sort_keys=True, separators=(",", ":"), default=str)
@@ -338,6 +388,7 @@ def simulator_rules(scenario: Scenario, episode: Episode) -> Rules:
         hero_share=scenario.hero_share,
         max_evictions=scenario.max_evictions_per_job,
         allow_open="open" in scenario.actions,
+        preemption=scenario.preemption,
         allow_fill="fill" in scenario.actions,
         allow_hold="hold" in scenario.actions,
         verify_counted=scenario.verification is not None and scenario.verification.counted,
@@ -347,13 +398,16 @@ def simulator_rules(scenario: Scenario, episode: Episode) -> Rules:
 def dims_of(scenario: Scenario, episode: Episode, samples: int = 0) -> Dims:
     """The arrays that one episode needs."""
     jobs, classes = len(episode.workload), len(episode.workload.class_names)
-    return Dims.of(episode.cluster, jobs, len(episode.queues), classes, len(episode.node_events.time), samples)
+    cohorts = 2 * len(scenario.cohorts)  # each may name a parent that is not described
+    events = len(episode.node_events.time)
+    return Dims.of(episode.cluster, jobs, len(episode.queues), classes, events, samples, cohorts)
 
 
 def load_episode(sim: Sim, scenario: Scenario, episode: Episode) -> None:
     """Fill one simulator (a view) with an episode, the clock at 0."""
     rules, weights = simulator_rules(scenario, episode), scenario.class_weights()
-    load(sim, episode.cluster, episode.workload, rules, weights, episode.queues, episode.node_events)
+    queues, cohorts = episode.queues, scenario.cohort_specs()
+    load(sim, episode.cluster, episode.workload, rules, weights, queues, episode.node_events, cohorts)
 
 
 def prepare(scenario: Scenario, episode: Episode, sample: bool = True) -> Sim:

@@ -1,4 +1,4 @@
-"""Kueue's Topology Aware Scheduling: where the pods of a workload go, decision for decision.
+"""Kueue's Topology Aware Scheduling and preemption: where pods go and who makes room, decision for decision.
 
 Source of the behaviour: github.com/kubernetes-sigs/kueue at commit ff69552e (between 0.19 and 0.20), written anew in
 `nvlenv.policies.kueue`; its files in the order in which a placement uses them:
@@ -8,7 +8,9 @@ Source of the behaviour: github.com/kubernetes-sigs/kueue at commit ff69552e (be
     snapshot.py  what is free; pod sets one after another; lost nodes and elastic workloads
     counting.py  what the pod set asks for: level, slices, leader; how many pods and slices fit in every domain
     search.py    on which level, and in which of its domains, the pods go; from those domains down to the leaves
-    policy.py    all that as a policy of the simulator; cases.py runs recorded cases
+    quota.py     the tree of ClusterQueues and Cohorts: who may use how much
+    preemption.py    who is preempted for a workload that lacks quota or a place
+    policy.py, preemption_policy.py    all that as policies of the simulator; cases.py runs recorded cases
 
 From Python:
 
@@ -35,7 +37,7 @@ from nvlenv.policies.kueue.cases import run_file
 
 @dataclass(frozen=True)
 class CasesOptions:
-    """Place the pod sets of recorded cases as Kueue's Topology Aware Scheduling does, and compare.
+    """Decide recorded cases, placements and preemptions, as Kueue does, and compare.
 
     Prints every case that fails, with what was expected and found, and last `N passed, N failed`. The exit code is 0 if
     none failed, 1 if some did, 2 with one line of explanation for a file that cannot be read or is no file of cases.

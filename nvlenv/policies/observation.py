@@ -19,6 +19,7 @@ import numpy as np
 from nvlenv.common.kernel import inlined, kernel
 from nvlenv.simulator.feasibility import block_of_job, may_wait_for_domain
 from nvlenv.simulator.forecast import is_sizeable, refresh_for, urgency
+from nvlenv.simulator.preemption import price_opens
 
 SCHEMA_VERSION = 2
 GRID = 4096.0
@@ -185,6 +186,7 @@ def observe(sim, racks, job, cluster):
     if j >= 0:
         estimate = sim.jobs[j].estimate_error * sim.jobs[j].work
         _observe_job(sim, j, estimate, job)
+        price_opens(sim)
     _observe_racks(sim, j, estimate, block_of_job(sim) if j >= 0 else (0, 0), racks)
     ready = 0
     for r in range(len(sim.racks)):

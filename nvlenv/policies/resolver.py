@@ -2,6 +2,7 @@
 
     best-fit+fill+easy+open    a heuristic, composed as `nvlenv.policies.heuristics.rule` says
     kueue-tas                  Kueue's own placement (`nvlenv.policies.kueue`)
+    kueue-tas+preemption       and its preemption
     runs/mine/policy.npz       a policy file (`nvlenv.policies.learned`)
 
 A function from `Decision` to `Action` is a policy as it is.
@@ -17,12 +18,16 @@ from nvlenv.policies import UNTUNED
 from nvlenv.policies.heuristics.choose import Heuristic
 from nvlenv.policies.heuristics.rule import parse_rule
 from nvlenv.policies.kueue.policy import KUEUE, KueuePolicy
+from nvlenv.policies.kueue.preemption_policy import KUEUE_PREEMPTION, KueuePreemptionPolicy
 from nvlenv.policies.learned import load_policy
 from nvlenv.simulator.decision import ActionLayout, Decision, Policy
 from nvlenv.simulator.state import Sim
 from nvlenv.simulator.step import advance, step
 
 BASELINES = "baselines.yaml"  # in configs/; written by agents.tune
+
+
+_KUEUE = {KUEUE: KueuePolicy, KUEUE_PREEMPTION: KueuePreemptionPolicy}
 
 
 def resolve_policy(policy: str | Path | Policy) -> Policy:
@@ -34,10 +39,11 @@ def resolve_policy(policy: str | Path | Policy) -> Policy:
         return load_policy(policy)
     if not isinstance(policy, str):
         return policy
-    if policy == KUEUE:
-        return KueuePolicy()
+    if policy in _KUEUE:
+        return _KUEUE[policy]()
     if policy.startswith(KUEUE):
-        raise InputError("policy", policy, repr(policy), f"{KUEUE} alone: it places whole jobs in its own way")
+        expected = f"{KUEUE} alone or {KUEUE_PREEMPTION}: it places whole jobs in its own way"
+        raise InputError("policy", policy, repr(policy), expected)
     return Heuristic(policy, parse_rule(policy))
 
 
@@ -48,7 +54,7 @@ def policy_name(policy: Policy) -> str:
 
 def fresh_policy(policy: Policy) -> Policy:
     """The policy without a plan that it may have made for a decision that was taken back."""
-    return KueuePolicy() if isinstance(policy, KueuePolicy) else policy
+    return policy.fresh() if isinstance(policy, KueuePolicy) else policy
 
 
 def baseline_name(scenario: str) -> str:

@@ -167,6 +167,12 @@ def placement_speed(sim, j):
 
 
 @inlined
+def rank_of(sim, priority):
+    """Place of a priority in `sim.evictable`; the first and the last place hold all that are below or above."""
+    return min(max(priority, 0), len(sim.evictable) - 1)
+
+
+@inlined
 def run(sim, j):
     """Job j, whose GPUs are all placed, runs from now on until its work is done."""
     job, c = sim.jobs[j], sim.clock[0]
@@ -177,6 +183,8 @@ def run(sim, j):
     job.first_start = min(job.first_start, c.now)
     c.slow_rate += job.gpus * (1.0 - job.speed)
     charge(sim, job.queue, job.gpus)
+    if job.preemptible == 1 and job.evictions < c.max_evictions:
+        sim.evictable[rank_of(sim, job.priority)] += job.gpus
     push_completion(sim, j)
 
 
@@ -194,6 +202,8 @@ def stop(sim, j):
     remove_completion(sim, j)
     c.slow_rate = c.slow_rate - job.gpus * (1.0 - job.speed) if c.n_running > 0 else 0.0
     charge(sim, job.queue, -job.gpus)
+    if job.preemptible == 1 and job.evictions < c.max_evictions:
+        sim.evictable[rank_of(sim, job.priority)] -= job.gpus
     release(sim, j)
 
 

@@ -6,10 +6,13 @@ The *reach* of a slice is the height of the domain that is to hold it: 0 a rack,
 
 from __future__ import annotations
 
+import numpy as np
+
 from nvlenv.cluster.types import Mode
 from nvlenv.common.kernel import inlined, kernel
 from nvlenv.simulator.preemption import mark_opens
 from nvlenv.simulator.queues import has_quota
+from nvlenv.simulator.state import NO_PRIORITY, PRIORITY, SHAPE
 
 UNCONSTRAINED, PREFERRED, REQUIRED = int(Mode.UNCONSTRAINED), int(Mode.PREFERRED), int(Mode.REQUIRED)
 
@@ -52,7 +55,8 @@ def _reach(sim, j):
 
 
 @inlined
-def _mark_places(sim, j):
+def mark_places(sim, j):
+    """Mark place[r] for every rack that takes (a part of) the present slice, where quota is no question."""
     job, c = sim.jobs[j], sim.clock[0]
     p = job.pod_gpus
     part = c.pods_left if c.reach == 0 else 1
@@ -69,26 +73,33 @@ def consider(sim, j):
     For a job that is not yet at hand this starts a new decision: quota first, then shape.
     """
     job, c = sim.jobs[j], sim.clock[0]
-    fresh = c.current != j
+    fresh, quota = c.current != j, True
     if fresh:
-        if not has_quota(sim, j):
+        quota = has_quota(sim, j)
+        if not quota and c.preemption != PRIORITY:
             return False
         c.slices_left, c.pods_left, c.scope = job.slices, job.slice_pods, -1
+        c.borrows = int(sim.queues[job.queue].used + job.gpus > sim.queues[job.queue].nominal)
+        c.victim_urgency, c.victim_priority = np.inf, NO_PRIORITY
     if c.scope < 0:
         c.reach = _reach(sim, j)
     free = sim.cap[len(sim.cap) - 1, 1]
     demand = c.slices_left * c.pods_left * job.pod_gpus
-    if c.reach < 0 and fresh and free >= demand:
+    if c.reach < 0 and fresh and quota and free >= demand:
         c.stall_gpus = min(c.stall_gpus, demand)
-    can_open = c.allow_open == 1 and job.mode == REQUIRED and job.height == 0 and (free >= demand or not fresh)
-    if c.reach < 0 and not can_open:
-        return False
+    fits = c.reach >= 0 and quota and (c.scope < 0 or sim.cap[c.scope, job.pod_gpus] >= c.pods_left)
+    if not fits:
+        by_shape = job.mode == REQUIRED and job.height == 0 and (free >= demand or not fresh)
+        if c.allow_open == 0 or not (c.preemption == PRIORITY or (c.preemption == SHAPE and by_shape)):
+            return False
     for a in range(len(sim.mask)):
         sim.mask[a] = False
     sim.mask[len(sim.mask) - 1] = c.allow_hold == 1
-    if c.reach < 0:
+    if not fits:
+        if c.reach >= 0 and c.scope < 0:  # what it lacks is quota: racks that it could have are opened for that
+            mark_places(sim, j)
         return mark_opens(sim, j)
-    _mark_places(sim, j)
+    mark_places(sim, j)
     spreads = job.mode == UNCONSTRAINED or (job.mode == PREFERRED and c.reach > 0)
     sim.mask[len(sim.mask) - 2] = c.allow_fill == 1 and spreads and c.pods_left > 1
     return True

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from nvlenv.cluster.collectives import MODELS, ideal_ratio_kernel
-from nvlenv.cluster.types import ClusterSpec, NodeEvents, QueueSpec, Workload
+from nvlenv.cluster.types import ClusterSpec, CohortSpec, NodeEvents, QueueSpec, Workload
 from nvlenv.common.errors import InputError
 from nvlenv.common.kernel import compiled
-from nvlenv.simulator.state import CLASS, CLOCK, COHORT, JOB, NO_DEMAND, NODE, QUEUE, RACK, SLOT_SIZES, Sim
+from nvlenv.simulator.state import (
+    ANY,
+    CLASS,
+    CLOCK,
+    COHORT,
+    JOB,
+    LOWER,
+    NEVER,
+    NO_DEMAND,
+    NO_PRIORITY,
+    NODE,
+    PRIORITY,
+    QUEUE,
+    RACK,
+    SHAPE,
+    SLOT_SIZES,
+    Sim,
+)
+
+PREEMPTION = {"never": NEVER, "shape": SHAPE, "priority": PRIORITY}
+WHOM = {"Never": NEVER, "LowerPriority": LOWER, "Any": ANY, "LowerOrNewerEqualPriority": ANY}
 
 
 @dataclass(frozen=True)
@@ -26,6 +46,7 @@ class Rules:
     hero_share: float = 0.25
     max_evictions: int = 3
     allow_open: bool = True
+    preemption: str = "shape"  # a key of PREEMPTION
     allow_fill: bool = True
     allow_hold: bool = True
     verify_counted: bool = False
@@ -40,6 +61,7 @@ def load(
     weights: Sequence[float],
     queues: Sequence[QueueSpec] = (),
     events: NodeEvents | None = None,
+    cohorts: Sequence[CohortSpec] = (),
 ) -> None:
     """Fill one simulator (a view) with an empty cluster and a workload, the clock at 0.
 
@@ -60,7 +82,8 @@ def load(
         raise InputError(workload.source, "weights", f"{len(weights)} weights", f"{len(workload.class_names)} classes")
     _load_cluster(sim, cluster)
     _load_rules(sim, cluster, rules, len(workload), 0 if events is None else len(events.time))
-    _load_queues(sim, cluster, workload, queues)
+    _load_queues(sim, cluster, workload, queues, cohorts)
+    sim.evictable[:] = 0
     sim.classes[:] = np.zeros(1, CLASS)
     sim.classes["weight"][: len(weights)] = weights
     if events is not None:
@@ -121,7 +144,8 @@ def _load_rules(sim: Sim, cluster: ClusterSpec, rules: Rules, jobs: int, events:
     c["capacity"], c["slice_nodes"] = cluster.gpus, rules.slice_nodes
     c["hero_gpus"] = max(1, int(np.ceil(rules.hero_share * cluster.gpus)))
     c["max_evictions"], c["allow_open"], c["allow_fill"] = rules.max_evictions, rules.allow_open, rules.allow_fill
-    c["allow_hold"] = rules.allow_hold
+    c["allow_hold"], c["preemption"] = rules.allow_hold, PREEMPTION[rules.preemption]
+    c["victim_urgency"], c["victim_priority"] = np.inf, NO_PRIORITY
     c["verify_counted"], c["evict_whole_rack"] = rules.verify_counted, rules.evict_whole_rack
     c["n_jobs"], c["n_events"] = jobs, events
     c["current"], c["scope"], c["reach"], c["target"] = -1, -1, -1, -1
@@ -130,19 +154,54 @@ def _load_rules(sim: Sim, cluster: ClusterSpec, rules: Rules, jobs: int, events:
     sim.mask[:] = False
 
 
-def _load_queues(sim: Sim, cluster: ClusterSpec, workload: Workload, queues: Sequence[QueueSpec]) -> None:
+def cohorts_of(queues: Sequence[QueueSpec], cohorts: Sequence[CohortSpec]) -> list[str]:
+    """The nodes of the cohort trees: cohorts by name, and one for each queue that has none."""
+    parents = {spec.parent for spec in cohorts if spec.parent}
+    return sorted({q.cohort or f"queue:{q.name}" for q in queues} | {spec.name for spec in cohorts} | parents)
+
+
+def _load_queues(
+    sim: Sim, cluster: ClusterSpec, workload: Workload, queues: Sequence[QueueSpec], cohorts: Sequence[CohortSpec]
+) -> None:
     queues = queues or [QueueSpec(name, cluster.gpus) for name in workload.queue_names]
     if tuple(q.name for q in queues) != workload.queue_names:
         names = [q.name for q in queues]
         raise InputError(workload.source, "queue", list(workload.queue_names), f"the scenario's queues {names}")
-    names = sorted({q.cohort or f"queue:{q.name}" for q in queues})
+    names, described = cohorts_of(queues, cohorts), {spec.name: spec for spec in cohorts}
     sim.queues[:], sim.cohorts[:] = np.zeros(1, QUEUE), np.zeros(1, COHORT)
+    sim.cohorts["parent"], sim.cohorts["limit"] = -1, NO_DEMAND
+    for name, cohort in described.items():
+        for upper in _above(name, described):
+            sim.cohorts[names.index(upper)]["nominal"] += cohort.nominal
+        if cohort.parent:
+            sim.cohorts[names.index(name)]["parent"] = names.index(cohort.parent)
     for q, spec in zip(sim.queues, queues, strict=False):
-        cohort = names.index(spec.cohort or f"queue:{spec.name}")
+        above = _above(spec.cohort or f"queue:{spec.name}", described)
         limit = spec.nominal + spec.borrowing_limit if spec.borrowing_limit >= 0 else NO_DEMAND
-        q["nominal"], q["limit"], q["cohort"], q["strict"] = spec.nominal, limit, cohort, spec.strict
+        q["nominal"], q["limit"], q["cohort"], q["strict"] = spec.nominal, limit, names.index(above[0]), spec.strict
+        q["within"], q["reclaim"] = WHOM[spec.within], WHOM[spec.reclaim]
+        q["borrow_within"], q["borrow_priority"] = WHOM[spec.borrow_within], spec.borrow_priority
         q["blocker_epoch"] = -1
-        sim.cohorts[cohort]["nominal"] += spec.nominal
+        for upper in above:
+            sim.cohorts[names.index(upper)]["nominal"] += spec.nominal
+    lent = len(names) < len(queues) or bool(cohorts)
+    sim.clock["any_victims"] = any(
+        q.within == "LowerOrNewerEqualPriority" or (lent and q.reclaim == "Any") for q in queues
+    )
+    for row, name in zip(sim.cohorts, names, strict=False):
+        borrowed = described[name].borrowing_limit if name in described and row["parent"] >= 0 else 0
+        if borrowed >= 0:
+            row["limit"] = row["nominal"] + borrowed
+
+
+def _above(cohort: str, specs: Mapping[str, CohortSpec]) -> list[str]:
+    """The cohort and all above it. Raises `InputError` for one that is above itself."""
+    found = [cohort]
+    while found[-1] in specs and specs[found[-1]].parent:
+        found.append(specs[found[-1]].parent)
+        if found[-1] in found[:-1]:
+            raise InputError("cohorts", cohort, " -> ".join(found), "a tree")
+    return found
 
 
 def load_jobs(sim: Sim, cluster: ClusterSpec, w: Workload) -> None:
@@ -158,7 +217,7 @@ def load_jobs(sim: Sim, cluster: ClusterSpec, w: Workload) -> None:
     jobs["slice_pods"], jobs["slices"] = slices // w.gpus_per_pod, w.gpus // slices
     jobs["priority"], jobs["queue"], jobs["klass"] = w.priority, w.queue, w.job_class
     jobs["mode"], jobs["height"] = w.mode, np.minimum(w.height, sim.ancestors.shape[1] - 1)
-    jobs["preemptible"], jobs["movable"] = w.preemptible, w.movable
+    jobs["preemptible"], jobs["preempts"], jobs["movable"] = w.preemptible, w.preempts, w.movable
     jobs["held"], jobs["seen"], jobs["first_gpu"], jobs["heap_pos"] = -1, -1, -1, -1
     jobs["first_start"], jobs["finish"] = np.inf, np.inf
     _fill_ideal(

@@ -19,7 +19,7 @@ import numpy as np
 from nvlenv.common.kernel import inlined, kernel
 from nvlenv.simulator.events import next_time, pass_time, push_completion, remove_completion
 from nvlenv.simulator.forecast import predicted_end, urgency
-from nvlenv.simulator.queues import charge, dequeue, enqueue, has_quota, is_blocked, may_have_quota, stays_waiting
+from nvlenv.simulator.queues import charge, dequeue, enqueue, has_quota, is_blocked, lacking_quota, stays_waiting
 from nvlenv.simulator.state import DONE, Sim
 
 NOBODY = 2**40  # GPUs that no job asks for: nothing is kept for anybody
@@ -120,7 +120,7 @@ def _target(sim, least, patience):
     best, most = -1, -1.0
     for k in range(sim.clock[0].n_waiting if least < NOBODY else 0):
         j = sim.waiting[k]
-        if sim.jobs[j].gpus < least or not may_have_quota(sim, j):
+        if sim.jobs[j].gpus < least or lacking_quota(sim, j, 0) > 0:
             continue
         if patience == 0.0:
             return j

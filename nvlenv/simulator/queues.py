@@ -64,39 +64,37 @@ def dequeue(sim, j):
 
 @inlined
 def charge(sim, q, gpus):
-    """Add (or, negative, give back) usage of queue q and its cohort."""
+    """Add (or, negative, give back) usage of queue q and of all cohorts above it."""
     sim.queues[q].used += gpus
-    sim.cohorts[sim.queues[q].cohort].used += gpus
+    above = sim.queues[q].cohort
+    while above >= 0:
+        sim.cohorts[above].used += gpus
+        above = sim.cohorts[above].parent
 
 
 @inlined
-def lacking_quota(sim, j):
-    """GPUs of quota that job j lacks now, at the level that lacks the most: its queue or its cohort; <= 0: none."""
+def lacking_quota(sim, j, used):
+    """GPUs that the job's queue or a cohort above it would have too few for the job; `used` 0: if nobody used any."""
     job = sim.jobs[j]
     queue = sim.queues[job.queue]
-    cohort = sim.cohorts[queue.cohort]
-    return max(queue.used + job.gpus - queue.limit, cohort.used + job.gpus - cohort.nominal)
+    lack, above = used * queue.used + job.gpus - queue.limit, queue.cohort
+    while above >= 0:
+        lack = max(lack, used * sim.cohorts[above].used + job.gpus - sim.cohorts[above].limit)
+        above = sim.cohorts[above].parent
+    return lack
 
 
 @inlined
 def has_quota(sim, j):
-    """True if the job's queue may use so many GPUs more, borrowing from its cohort if need be."""
-    return lacking_quota(sim, j) <= 0
-
-
-@inlined
-def may_have_quota(sim, j):
-    """True if the job's queue could use so many GPUs if nobody else did."""
-    job = sim.jobs[j]
-    queue = sim.queues[job.queue]
-    return job.gpus <= queue.limit and job.gpus <= sim.cohorts[queue.cohort].nominal
+    """True if the job's queue may use so many GPUs more, borrowing from its cohorts if need be."""
+    return lacking_quota(sim, j, 1) <= 0
 
 
 @inlined
 def waits_for_quota(sim, j):
     """True if waiting for GPUs is not what keeps job j: it lacks more quota than GPUs, or can never have enough."""
-    missing_gpus = max(0, sim.jobs[j].gpus - sim.cap[len(sim.cap) - 1, 1])
-    return not may_have_quota(sim, j) or lacking_quota(sim, j) > missing_gpus
+    lacks = lacking_quota(sim, j, 1)
+    return lacking_quota(sim, j, 0) > 0 or lacks > max(0, sim.jobs[j].gpus - sim.cap[len(sim.cap) - 1, 1])
 
 
 @inlined

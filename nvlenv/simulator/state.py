@@ -25,6 +25,9 @@ from nvlenv.common.kernel import compiled, tell_if_compiling
 SLOT_SIZES = (1, 2, 4, 8, 16, 18)  # slice sizes in nodes whose free slots are counted all the time
 
 PENDING, WAITING, RUNNING, DONE = 0, 1, 2, 3  # JOB.status
+NEVER, SHAPE, PRIORITY = 0, 1, 2  # CLOCK.preemption
+LOWER, ANY = 1, 2  # QUEUE.within and others, beside NEVER
+NO_PRIORITY = 2**31 - 1  # CLOCK.victim_priority: any
 
 JOB = np.dtype(
     [
@@ -46,12 +49,14 @@ JOB = np.dtype(
         ("mode", "i1"),
         ("height", "i1"),
         ("preemptible", "i1"),
+        ("preempts", "i1"),
         ("movable", "i1"),
         # what has become of it
         ("status", "i1"),
         ("evictions", "i4"),  # by `open`; failures are not counted here
         ("held", "i4"),  # instant at which it was last held
         ("mark", "i8"),  # stamp of the kernel call that last came across it
+        ("reclaimed", "i8"),  # stamp of the opener that may take it from a queue that borrows
         ("mark_node", "i4"),  # and where
         ("seen", "i4"),  # epoch in which the scan last looked at it
         ("first_gpu", "i4"),  # head of its chain in gpu_next; -1: holds no GPU
@@ -105,6 +110,10 @@ QUEUE = np.dtype(
         ("limit", "i8"),  # nominal plus what it may borrow
         ("used", "i8"),
         ("cohort", "i4"),
+        ("within", "i4"),  # whom its jobs may evict: NEVER, LOWER, ANY (or newer ones of the same priority)
+        ("reclaim", "i4"),
+        ("borrow_within", "i4"),
+        ("borrow_priority", "i4"),
         ("strict", "i4"),
         ("blocker", "i4"),  # StrictFIFO: its first job that stays waiting
         ("blocker_epoch", "i4"),
@@ -112,7 +121,7 @@ QUEUE = np.dtype(
     align=True,
 )
 
-COHORT = np.dtype([("nominal", "i8"), ("used", "i8")], align=True)
+COHORT = np.dtype([("nominal", "i8"), ("used", "i8"), ("limit", "i8"), ("parent", "i4")], align=True)  # parent -1: none
 
 CLASS = np.dtype([("weight", "f8"), ("waiting_gpus", "i8"), ("waiting_hours", "f8")], align=True)
 
@@ -132,6 +141,8 @@ CLOCK = np.dtype(
         ("hero_gpus", "i4"),  # a job of at least so many GPUs is a hero
         ("max_evictions", "i4"),
         ("allow_open", "i4"),
+        ("any_victims", "i4"),  # 1: some may be evicted by a job of no higher priority
+        ("preemption", "i4"),  # when racks may be opened: NEVER, SHAPE or PRIORITY
         ("allow_fill", "i4"),
         ("allow_hold", "i4"),  # 0: `hold` is only legal where nothing else is, so it never comes up
         ("verify_counted", "i4"),  # 1: verification pods count as usage and capacity
@@ -158,6 +169,12 @@ CLOCK = np.dtype(
         ("slices_left", "i4"),  # slices still to be placed
         ("pods_left", "i4"),  # pods of the present slice still to be placed
         ("scope", "i4"),  # domain to which the present slice is bound; -1: not yet
+        ("borrows", "i4"),  # 1: with it, its queue uses more than its own
+        ("open_reach", "i4"),  # the same as reach, if others are evicted
+        ("victim_urgency", "f8"),  # bars: a victim's weight per remaining hour, in times the opener's; inf: none
+        ("victim_priority", "i4"),  # and its priority
+        ("priced", "i4"),  # 1: open_gpus and open_lost are those of the decision at hand
+        ("reclaim_stamp", "i8"),  # jobs that carry it may be evicted for quota that their queues borrow
         ("reach", "i4"),  # height of the domains inside which the present slice fits; -1: nowhere
         ("stamp", "i8"),  # numbers kernel calls that mark jobs
         ("target", "i4"),  # the waiting job for which racks are reserved; -1: none
@@ -213,6 +230,12 @@ class Scratch(IntEnum):
     TAKES = 11  # preemption set: was the group taken, by (group, nodes still needed)
     CHOSEN = 12
     VICTIMS = 13
+    EXTRA = 16  # preemption: victims for quota that were looked at again
+    HOLDS = 17  # pods of the opener that each rack could hold at most
+    GAINS = 18  # jobs of a node that may be evicted
+    GONE = 19  # GPUs of each node whose jobs may be evicted
+    MOVING = 20  # and whose jobs may only be moved
+    SUMS = 21  # HOLDS of the racks of each domain, at its first rack
     RELEASED = 14  # forecast: GPUs given back, by bin of time
     POLICY = 15  # free for policies
 
@@ -246,15 +269,23 @@ class Sim(NamedTuple):
     waiting: Annotated[np.ndarray, Array(np.int32, "J", copied=":c.n_waiting")]  # by priority, then submit
     heap: Annotated[np.ndarray, Array(np.int32, "J", copied=":c.n_running")]  # running jobs, a binary heap by end
     queues: Annotated[np.ndarray, Array(QUEUE, "Q")]
-    cohorts: Annotated[np.ndarray, Array(COHORT, "Q")]
+    cohorts: Annotated[np.ndarray, Array(COHORT, "C")]
+    evictable: Annotated[
+        np.ndarray, Array(np.int64, "RANKS")
+    ]  # GPUs of preemptible running jobs, by `rank_of` priority
     classes: Annotated[np.ndarray, Array(CLASS, "K")]
     events: Annotated[np.ndarray, Array(NODE_EVENT, "E")]
     samples: Annotated[np.ndarray, Array(float, "T F", copied=":c.n_samples")]  # columns: SAMPLE_FIELDS
     mask: Annotated[np.ndarray, Array(np.bool_, "2R+2")]  # legal actions of the decision at hand
-    open_gpus: Annotated[np.ndarray, Array(float, "R")]  # GPUs that open[r] would evict; valid where open[r] is legal
+    open_gpus: Annotated[np.ndarray, Array(float, "R")]  # GPUs that open[r] would evict, once `price_opens` was called
     open_lost: Annotated[np.ndarray, Array(float, "R")]  # GPU-hours that open[r] would lose
     scratch: Annotated[np.ndarray, Array(np.int64, "W LONGEST", copied="")]  # see `Scratch`
     scratch_float: Annotated[np.ndarray, Array(float, "4 LONGEST_FLOAT", copied="")]
+    gain_cost: Annotated[
+        np.ndarray, Array(float, "2 N G+1", copied="")
+    ]  # GPUs and lost work of gaining k pods on a node
+    gain_jobs: Annotated[np.ndarray, Array(np.int32, "N G+1", copied="")]  # and which of its jobs go, as bits
+    gain_taken: Annotated[np.ndarray, Array(np.int8, "N RG+1", copied="")]  # pods gained there, by pods still needed
     mix: Annotated[np.ndarray, Array(float, "G+1 RG+1")]  # [p, k]: share of jobs with more than k pods of p GPUs
 
 
@@ -278,10 +309,14 @@ class Dims:
     classes: int
     events: int = 0
     samples: int = 0
+    cohorts: int = 0
 
     @classmethod
-    def of(cls, cluster: ClusterSpec, jobs: int, queues: int, classes: int, events: int = 0, samples: int = 0) -> Dims:
-        """The smallest arrays that hold this cluster and so many jobs."""
+    def of(
+        cls, cluster: ClusterSpec, jobs: int, queues: int, classes: int, events: int = 0, samples: int = 0,
+        cohorts: int = 0,
+    ) -> Dims:  # fmt: skip
+        """The smallest arrays that hold this cluster and so many jobs; `cohorts` beside one for each queue."""
         coarser = [int(column.max(initial=-1)) + 1 for column in cluster.rack_parents.T]
         return cls(
             jobs=jobs,
@@ -295,6 +330,7 @@ class Dims:
             classes=classes,
             events=events,
             samples=samples,
+            cohorts=queues + cohorts,
         )
 
     def union(self, other: Dims) -> Dims:
@@ -311,10 +347,10 @@ class Dims:
             "1": 1, "2": 2, "4": 4, "J": max(self.jobs, 1), "R": self.racks, "2R+2": 2 * self.racks + 2,
             "M": self.nodes, "MG": self.nodes * self.gpus_per_node, "G+1": self.gpus_per_node + 1,
             "RG+1": rack_gpus + 1, "H": self.heights, "H+1": self.heights + 1, "D": self.domains,
-            "Q": self.queues, "K": self.classes,
+            "Q": self.queues, "C": self.cohorts, "RANKS": 16, "N": self.rack_nodes, "K": self.classes,
             "E": self.events, "T": self.samples, "F": len(SAMPLE_FIELDS), "S": len(SLOT_SIZES), "W": len(Scratch),
             "LONGEST": max(self.racks, self.nodes, self.gpus_per_node + 1, rack_gpus, cleared, RELEASE_BINS),
-            "LONGEST_FLOAT": max(self.rack_nodes, self.racks) + 1,
+            "LONGEST_FLOAT": max(rack_gpus, self.racks) + 1,
         }  # fmt: skip
 
 

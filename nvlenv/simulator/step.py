@@ -16,20 +16,20 @@ from nvlenv.simulator.feasibility import consider, fill_domain
 from nvlenv.simulator.occupancy import fill, release, take
 from nvlenv.simulator.preemption import open_rack
 from nvlenv.simulator.queues import enqueue, is_blocked, stays_waiting
-from nvlenv.simulator.state import NO_DEMAND
+from nvlenv.simulator.state import NO_DEMAND, PRIORITY
 
 
 @kernel
 def advance(sim):
     """Run to the next decision. Returns False if the window ended first."""
     while not _scan(sim):
-        if not _next_event(sim):
+        if not next_event(sim):
             return False
     return True
 
 
 @inlined
-def _next_event(sim):
+def next_event(sim):
     """Let the next instant happen, all of it. Returns False if the window ends before."""
     c = sim.clock[0]
     t = next_time(sim)
@@ -53,12 +53,12 @@ def _next_event(sim):
     c.cursor = first
     if grew:
         c.instant += 1
-        _look_again(sim)
+        look_again(sim)
     return True
 
 
 @inlined
-def _look_again(sim):
+def look_again(sim):
     """Capacity grew: everybody who waits may have something to decide."""
     c = sim.clock[0]
     c.epoch += 1
@@ -103,6 +103,8 @@ def apply(sim, action):
         r = action % racks
         if action >= racks:
             open_rack(sim, j, r)
+            if c.preemption == PRIORITY and c.reach < 0:
+                c.reach = c.open_reach
         pods = min(c.pods_left, sim.cap[r, sim.jobs[j].pod_gpus])
         take(sim, j, r, pods)
         if c.reach > 0 and c.scope < 0:
@@ -110,7 +112,7 @@ def apply(sim, action):
         _placed(sim, pods)
     if c.current < 0:
         if c.rescan == 1:
-            _look_again(sim)
+            look_again(sim)
         return False
     if not consider(sim, j):  # cannot happen while the rules above hold; never leave a job without an answer
         _hold(sim, j)

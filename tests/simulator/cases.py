@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from nvlenv.cluster.types import ClusterSpec, Mode, NodeEvents, QueueSpec, Workload
+from nvlenv.cluster.types import ClusterSpec, CohortSpec, Mode, NodeEvents, QueueSpec, Workload
 from nvlenv.simulator.load import Rules, load
 from nvlenv.simulator.state import Dims, Sim, allocate
 
@@ -28,19 +28,20 @@ class Case:
     weights: tuple[float, ...]
     queues: tuple[QueueSpec, ...]
     events: NodeEvents
+    cohorts: tuple[CohortSpec, ...]
     neighbour: ClusterSpec  # shares the batch, so that the arrays are large enough for both
     picks: tuple[int, ...]
 
     def dims(self) -> Dims:
         jobs, events = len(self.workload), len(self.events.time)
-        return Dims.of(self.cluster, jobs, len(self.queues), CLASSES, events, SAMPLES).union(
+        return Dims.of(self.cluster, jobs, len(self.queues), CLASSES, events, SAMPLES, 2 * len(self.cohorts)).union(
             Dims.of(self.neighbour, 5, 2, CLASSES, 3, SAMPLES)
         )
 
     def load(self, sim: Sim | None = None) -> Sim:
         """The kernel's simulator at the start of this case."""
         sim = empty_sim(self.dims()) if sim is None else sim
-        load(sim, self.cluster, self.workload, self.rules, self.weights, self.queues, self.events)
+        load(sim, self.cluster, self.workload, self.rules, self.weights, self.queues, self.events, self.cohorts)
         return sim
 
 
@@ -69,9 +70,9 @@ def make_workload(jobs: list[dict[str, Any]], queues: tuple[str, ...] = ("defaul
     plain = {
         "submit": 0.0, "gpus": 1, "gpus_per_pod": 1, "mode": Mode.UNCONSTRAINED, "height": 0, "slice_gpus": 0,
         "duration": 10.0, "estimate": 10.0, "comm_fraction": 0.0, "priority": 0, "queue": 0, "job_class": 0,
-        "preemptible": False, "movable": False, "checkpoint_interval": INF, "restart_time": 0.0,
+        "preemptible": False, "preempts": True, "movable": False, "checkpoint_interval": INF, "restart_time": 0.0,
     }  # fmt: skip
-    dtypes = {"mode": np.int8, "height": np.int8, "preemptible": np.bool_, "movable": np.bool_}
+    dtypes = {"mode": np.int8, "height": np.int8, "preemptible": np.bool_, "preempts": np.bool_, "movable": np.bool_}
     hours = ("submit", "duration", "estimate", "comm_fraction", "checkpoint_interval", "restart_time")
     dtypes |= dict.fromkeys(hours, np.float64)
     rows = [{**plain, **job} for job in sorted(jobs, key=lambda job: job.get("submit", 0.0))]
@@ -127,6 +128,7 @@ def jobs(draw: st.DrawFn, whole: int, queues: int, kind: str) -> dict[str, Any]:
         "queue": draw(st.integers(0, queues - 1)),
         "job_class": draw(st.integers(0, CLASSES - 1)),
         "preemptible": draw(st.booleans()),
+        "preempts": draw(often(True, True, True, False)),
         "movable": mode == Mode.UNCONSTRAINED and draw(st.sampled_from([True, True, False])),
         "checkpoint_interval": draw(st.sampled_from([0.0, 0.25, 0.3, 1.0, INF])),
         "restart_time": draw(st.sampled_from([0.0, 0.0, 0.1, 0.25, 1.0])),
@@ -146,9 +148,23 @@ def queue_specs(draw: st.DrawFn, gpus: int) -> tuple[QueueSpec, ...]:
             cohort=draw(st.sampled_from(["", "lab", "lab", "team"])),
             borrowing_limit=draw(often(-1, 0, 2, 8)),
             strict=draw(st.booleans()),
+            within=draw(often("LowerPriority", "Never", "LowerOrNewerEqualPriority")),
+            reclaim=draw(st.sampled_from(["Any", "LowerPriority", "Never"])),
+            borrow_within=draw(st.sampled_from(["LowerPriority", "Never"])),
+            borrow_priority=draw(often(2**31 - 1, 0, 1)),
         )
         for k in range(count)
     )
+
+
+@st.composite
+def cohort_specs(draw: st.DrawFn) -> tuple[CohortSpec, ...]:
+    """None, or cohorts with quota of their own and a parent."""
+    if draw(st.booleans()):
+        return ()
+    parent = draw(st.sampled_from(["", "site", "team"]))
+    lab = CohortSpec("lab", draw(st.sampled_from([0, 4])), parent, draw(often(-1, 0, 4)))
+    return (lab, *((CohortSpec("site", draw(st.sampled_from([0, 3]))),) if draw(st.booleans()) else ()))
 
 
 @st.composite
@@ -173,6 +189,7 @@ rules = st.builds(
     hero_share=st.sampled_from([0.01, 0.25, 0.5]),
     max_evictions=st.sampled_from([0, 1, 2, 3, 3, 3]),
     allow_open=st.sampled_from([True, True, True, False]),
+    preemption=st.sampled_from(["never", "shape", "priority", "priority", "priority"]),
     allow_fill=st.booleans(),
     allow_hold=st.booleans(),
     verify_counted=st.booleans(),
@@ -202,6 +219,7 @@ def cases(draw: st.DrawFn) -> Case:
         weights=tuple(draw(st.tuples(*[st.sampled_from([0.5, 1.0, 4.0])] * CLASSES))),
         queues=queues,
         events=draw(node_events(cluster.nodes)),
+        cohorts=draw(cohort_specs()),
         neighbour=draw(clusters(gpus)),
         picks=tuple(draw(st.lists(st.integers(0, 999), min_size=1, max_size=50))),
     )
@@ -210,7 +228,7 @@ def cases(draw: st.DrawFn) -> Case:
 # --- Crowds: so much in the way that racks must be opened -----------------------------------------------------------
 
 
-def crowded_case(seed: int) -> Case:
+def crowded_case(seed: int, preemption: str = "shape") -> Case:
     """Services on parts of nodes all over the cluster, then gangs that only fit if racks are opened."""
     rng = Random(seed)
     gpus = rng.choice([2, 3, 4, 4, 8])
@@ -232,12 +250,14 @@ def crowded_case(seed: int) -> Case:
             horizon=20.0,
             slice_nodes=2,
             max_evictions=rng.choice([0, 1, 3, 3, 3]),
+            preemption=preemption,
             allow_hold=rng.random() < 0.5,
             verify_counted=rng.random() < 0.3,
             evict_whole_rack=rng.random() < 0.1,
         ),
         weights=(1.0, 2.0, 4.0),
         queues=(QueueSpec("default", cluster.gpus + rng.choice([0, 0, 50])),),
+        cohorts=(),
         events=NodeEvents(np.array(times, np.float64), np.array(where, np.int32), np.array(kinds, np.int8)),
         neighbour=cluster,
         picks=tuple(rng.randrange(1000) for _ in range(100)),

@@ -12,9 +12,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from nvlenv.cluster.types import ClusterSpec, Mode, NodeEventKind, NodeEvents, QueueSpec, Workload
+from nvlenv.cluster.types import ClusterSpec, CohortSpec, Mode, NodeEventKind, NodeEvents, QueueSpec, Workload
 from tests.simulator.reference_jobs import INF, Job, Node, speed
 from tests.simulator.reference_opening import Survey
+from tests.simulator.reference_preemption import Preemption
 
 SLOT_SIZES = (1, 2, 4, 8, 16, 18)
 
@@ -33,6 +34,7 @@ class Reference:
         weights: Sequence[float],
         queues: Sequence[QueueSpec] = (),
         events: NodeEvents | None = None,
+        cohorts: Sequence[CohortSpec] = (),
     ) -> None:
         self.cluster, self.rules, self.weights = cluster, rules, weights
         self.nodes = [
@@ -41,6 +43,7 @@ class Reference:
         self.whole = max(len(node.slots) for node in self.nodes)  # GPUs of the largest node
         self.jobs = [Job(workload, number) for number in range(len(workload))]
         self.queues = list(queues) or [QueueSpec(name, cluster.gpus) for name in workload.queue_names]
+        self.cohorts = list(cohorts)
         columns = (events.time, events.node, events.kind) if events is not None else ((), (), ())
         self.events = [(float(t), int(n), NodeEventKind(k)) for t, n, k in zip(*columns, strict=True)]
         self.domains: list[list[Domain]] = [
@@ -57,6 +60,10 @@ class Reference:
         self.legal: dict[Action, tuple[int, float]] = {}  # with what an `open` costs: GPUs and GPU-hours
         self.slices_left, self.pods_left, self.reach = 0, 0, -1
         self.scope: Domain | None = None
+        self.borrows, self.open_height = (
+            False,
+            -1,
+        )  # with the job at hand, its queue uses more than its own
         self.opened: set[int] = set()  # racks opened for the job at hand
         self.totals = dict.fromkeys(("waiting", "slowdown", "lost", "stall", "busy", "unreachable"), 0.0)
         self.counts = dict.fromkeys(("evictions", "moves", "failures", "verify_evictions", "illegal"), 0)
@@ -130,12 +137,38 @@ class Reference:
         return jobs + (tests if 0 in members else 0)
 
     def has_quota(self, job: Job) -> bool:
-        queue = self.queues[job.queue]
-        cohort = [k for k, q in enumerate(self.queues) if k == job.queue or (q.cohort and q.cohort == queue.cohort)]
-        own = self.used([job.queue]) + job.gpus
-        if queue.borrowing_limit >= 0 and own > queue.nominal + queue.borrowing_limit:
-            return False
-        return self.used(cohort) + job.gpus <= sum(self.queues[k].nominal for k in cohort)
+        return all(self.used(members) + job.gpus <= most for most, members in self.limits(job))
+
+    def limits(self, job: Job) -> list[tuple[int, list[int]]]:
+        """(GPUs, queues that may use so many together): the job's queue and each cohort above it, fine to coarse."""
+        queue, found = self.queues[job.queue], []
+        if queue.borrowing_limit >= 0:
+            found.append((queue.nominal + queue.borrowing_limit, [job.queue]))
+        if not queue.cohort:
+            return [*found, (queue.nominal, [job.queue])]
+        for name in self.above(queue.cohort):
+            members, limit = self.tree(name), self.cohort(name).borrowing_limit
+            own = sum(self.queues[q].nominal for q in members) + sum(
+                c.nominal for c in self.cohorts if name in self.above(c.name)
+            )
+            if name == self.root(job.queue) or limit >= 0:
+                found.append((own + (limit if name != self.root(job.queue) else 0), members))
+        return found
+
+    def cohort(self, name: str) -> CohortSpec:
+        return next((c for c in self.cohorts if c.name == name), CohortSpec(name))
+
+    def above(self, name: str) -> list[str]:
+        """The cohort and all above it, the root last."""
+        parent = self.cohort(name).parent
+        return [name, *(self.above(parent) if parent else [])]
+
+    def root(self, queue: int) -> str:
+        return self.above(self.queues[queue].cohort)[-1]
+
+    def tree(self, name: str) -> list[int]:
+        """The queues of a cohort and of those below it."""
+        return [q for q, queue in enumerate(self.queues) if queue.cohort and name in self.above(queue.cohort)]
 
     def is_blocked(self, job: Job) -> bool:
         """True if the job's StrictFIFO queue has an earlier job that was looked at and stays waiting."""
@@ -289,18 +322,21 @@ class Reference:
         """Make the first waiting job with something to decide current."""
         for job in [job for job in self.waiting() if job in self.unseen]:
             self.unseen.remove(job)
-            if job not in self.held and not self.is_blocked(job) and self.has_quota(job) and self._consider_new(job):
+            if job not in self.held and not self.is_blocked(job) and self._consider_new(job):
                 self.current, self.opened = job, set()
                 return True
         return False
 
     def _consider_new(self, job: Job) -> bool:
         self.slices_left, self.pods_left, self.scope, self.opened = job.slices, job.slice_pods, None, set()
-        self.reach = self._reach(job)
-        enough = job.gpus <= self.fits(self.everywhere(), 1)
-        if self.reach < 0 and enough:
+        self.reach, by_priority = self._reach(job), self.rules.preemption == "priority"
+        quota, enough = self.has_quota(job), job.gpus <= self.fits(self.everywhere(), 1)
+        self.borrows = self.used([job.queue]) + job.gpus > self.queues[job.queue].nominal
+        if quota and self.reach < 0 and enough:
             self.shapeless.append(job)
-        return self._find_legal(job) if self.reach >= 0 or enough else False
+        if not by_priority and (not quota or (self.reach < 0 and not enough)):
+            return False
+        return self._find_legal(job, quota)
 
     def _reach(self, job: Job) -> int:
         """The height of the domains that are to hold the next slice; -1: the rest of the job does not fit."""
@@ -315,15 +351,16 @@ class Reference:
         heights = range(min(job.height, top), top + 1)
         return next(h for h in heights if any(self.fits(d, p) >= pods for d in self.domains[h]))
 
-    def _find_legal(self, job: Job) -> bool:
+    def _find_legal(self, job: Job, quota: bool = True) -> bool:
         """Fill `legal`. True if there is anything but `hold`."""
-        self.legal = self._openings(job) if self.reach < 0 else self._places(job)
+        fits = self.scope is None or self.fits(self.scope, job.pod_gpus) >= self.pods_left
+        self.legal = self.places(job) if self.reach >= 0 and quota and fits else self._openings(job)
         found = len(self.legal) > 0
         if self.rules.allow_hold:
             self.legal["hold", -1] = (0, 0.0)
         return found
 
-    def _places(self, job: Job) -> dict[Action, tuple[int, float]]:
+    def places(self, job: Job) -> dict[Action, tuple[int, float]]:
         legal: dict[Action, tuple[int, float]] = {}
         part = self.pods_left if self.reach == 0 else 1
         for domain in self.domains[self.reach]:
@@ -335,7 +372,11 @@ class Reference:
         return legal
 
     def _openings(self, job: Job) -> dict[Action, tuple[int, float]]:
-        if not self.rules.allow_open or job.mode != Mode.REQUIRED or job.height > 0 or job.pod_gpus < self.whole:
+        if not self.rules.allow_open or self.rules.preemption == "never":
+            return {}
+        if self.rules.preemption == "priority":
+            return {("open", r): cost for r, cost in Preemption(self, job).costs().items()}
+        if job.mode != Mode.REQUIRED or job.height > 0 or job.pod_gpus < self.whole:
             return {}
         return {("open", r): cost for r, cost in Survey(self, job).openings(self.slices_left).items()}
 
@@ -354,9 +395,11 @@ class Reference:
         elif kind == "fill":
             self._place(job, self._fill_domain(job), self.pods_left)
         else:
-            if kind == "open":
+            if kind == "open" and self.rules.preemption == "priority":
+                Preemption(self, job).open(rack)
+                self.reach = self.open_height if self.reach < 0 else self.reach
+            elif kind == "open":
                 Survey(self, job).open(rack)
-                self.opened.add(rack)
             self.scope = self.scope or next(d for d in self.domains[max(0, self.reach)] if rack in d)
             self._place(job, (rack,), min(self.pods_left, self.fits((rack,), job.pod_gpus)))
         if self.current is None and self.opened:

@@ -19,7 +19,7 @@ class Job:
         self.mode, self.height, self.comm = Mode(w.mode[number]), int(w.height[number]), float(w.comm_fraction[number])
         self.slice_gpus = int(w.slice_gpus[number])
         self.priority, self.preemptible = int(w.priority[number]), bool(w.preemptible[number])
-        self.movable = bool(w.movable[number])
+        self.movable, self.preempts = bool(w.movable[number]), bool(w.preempts[number])
         self.checkpoint, self.restart = float(w.checkpoint_interval[number]), float(w.restart_time[number])
         sliced = self.mode == Mode.REQUIRED and self.slice_gpus > 0
         self.slices = self.gpus // self.slice_gpus if sliced else 1

@@ -134,7 +134,9 @@ class Survey:
 
     def open(self, r: int) -> None:
         """Clear one more slice in rack r: move first, then evict."""
-        victims = self._plan(r)
+        self._clear(r, self._plan(r))
+
+    def _clear(self, r: int, victims: list[Job]) -> None:
         self.sim.opened.add(r)
         moved = [v for v in victims if not self.may_evict(v)]
         for v in moved:

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nvlenv.simulator.decision import ActionLayout
+from nvlenv.simulator.preemption import price_opens
 from nvlenv.simulator.state import PENDING, RUNNING, SLOT_SIZES, WAITING, Sim
 from nvlenv.simulator.step import advance, step
 from tests.simulator.cases import SAMPLES, Case, cases, crowded_case
@@ -45,6 +46,7 @@ def compare_decision(sim: Sim, reference: Reference, layout: ActionLayout) -> No
     assert clock["now"] == pytest.approx(reference.now, rel=1e-12)
     assert reference.current is not None
     assert clock["current"] == reference.current.number
+    price_opens(sim)
     legal = {number_of(action, layout): cost for action, cost in reference.legal.items()}
     assert set(np.flatnonzero(sim.mask)) == set(legal)
     for action in legal:
@@ -86,7 +88,7 @@ def compare_totals(sim: Sim, reference: Reference) -> None:
 def run_both(case: Case) -> None:
     """Drive both through the same actions: legal ones, and now and then any."""
     sim = case.load()
-    reference = Reference(case.cluster, case.workload, case.rules, case.weights, case.queues, case.events)
+    reference = Reference(case.cluster, case.workload, case.rules, case.weights, case.queues, case.events, case.cohorts)
     layout, picks = ActionLayout(len(sim.racks)), cycle(case.picks)
     alive = reference.advance()
     assert advance(sim) == alive
@@ -107,10 +109,11 @@ def test_kernel_equals_the_reference(case: Case) -> None:
     run_both(case)
 
 
+@pytest.mark.parametrize("preemption", ["shape", "priority"])
 @settings(few, max_examples=25)
-@given(seeds)
-def test_kernel_equals_the_reference_where_racks_are_opened(seed: int) -> None:
-    run_both(crowded_case(seed))
+@given(seed=seeds)
+def test_kernel_equals_the_reference_where_racks_are_opened(seed: int, preemption: str) -> None:
+    run_both(crowded_case(seed, preemption))
 
 
 @pytest.mark.slow
@@ -121,7 +124,8 @@ def test_kernel_equals_the_reference_in_many_more_cases(case: Case) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("preemption", ["shape", "priority"])
 @settings(many, max_examples=1000)
-@given(seeds)
-def test_kernel_equals_the_reference_where_many_more_racks_are_opened(seed: int) -> None:
-    run_both(crowded_case(seed))
+@given(seed=seeds)
+def test_kernel_equals_the_reference_where_many_more_racks_are_opened(seed: int, preemption: str) -> None:
+    run_both(crowded_case(seed, preemption))

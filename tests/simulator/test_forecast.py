@@ -247,7 +247,7 @@ def test_the_most_urgent_job_has_most_weight_per_hour_to_run() -> None:
 
 def test_a_job_larger_than_the_quota_of_its_queue_has_nothing_kept_for_it() -> None:
     sim = simulate(2, [gang(RACK, 3.0), gang(RACK, 5.0), gang(RACK, 9.0, 1.0), probe(1.5)])
-    sim.cohorts["nominal"][0] = RACK - 1
+    sim.cohorts["limit"][0] = RACK - 1
     refresh_for(sim, RACK)
     assert sim.clock["target"][0] == -1
 

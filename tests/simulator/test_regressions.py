@@ -11,6 +11,7 @@ from nvlenv.cluster.types import ClusterSpec, Mode, NodeEventKind, NodeEvents
 from nvlenv.common.errors import InputError
 from nvlenv.simulator.decision import ActionLayout
 from nvlenv.simulator.load import Rules, load
+from nvlenv.simulator.preemption import price_opens
 from nvlenv.simulator.state import Dims, Scratch, Sim, copy_into
 from nvlenv.simulator.step import advance, step
 from tests.simulator.cases import CLASSES, empty_sim, make_cluster, make_workload
@@ -75,6 +76,7 @@ def test_opening_a_rack_of_many_one_gpu_jobs_stays_within_its_work_space() -> No
     sim = loaded(cluster, [*services, {**GANG, "gpus": 16, "gpus_per_pod": 8}])
     sim.scratch[Scratch.POLICY] = -7
     assert play(sim, *["place[0]"] * 16, "place[1]")
+    price_opens(sim)
     assert sim.open_gpus[0] == 16
     assert (sim.scratch[Scratch.POLICY] == -7).all()
 
@@ -132,6 +134,7 @@ def test_a_job_that_is_evicted_costs_its_lost_work_even_if_it_could_be_moved() -
     ]
     sim = loaded(make_cluster([[4] * 4]), jobs)
     assert play(sim, *["place[0]"] * 4)
+    price_opens(sim)
     assert (sim.open_gpus[0], sim.open_lost[0]) == (3.0, 1.5)
     assert play(sim, "open[0]")
     assert list(sim.jobs["evictions"]) == [0, 1, 0, 0, 0]

@@ -105,7 +105,7 @@ def busy_tests(counted: bool) -> Case:
     return Case(
         cluster, make_workload([job]), Rules(horizon=20.0, verify_counted=counted), (1.0, 2.0, 4.0),
         (QueueSpec("default", 8),), NodeEvents(np.array(times), np.array(nodes, np.int32), np.array(kinds, np.int8)),
-        cluster, (0,),
+        (), cluster, (0,),
     )  # fmt: skip
 
 

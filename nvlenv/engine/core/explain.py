@@ -20,7 +20,7 @@ from nvlenv.policies.inference import best_action
 from nvlenv.policies.learned import LearnedPolicy
 from nvlenv.policies.resolver import policy_name
 from nvlenv.simulator.decision import Action, ActionLayout, Decision, Policy
-from nvlenv.simulator.preemption import TAKEN
+from nvlenv.simulator.preemption import TAKEN, price_opens
 
 SHOWN = 5  # candidates of a step, unless all are asked for
 
@@ -49,6 +49,7 @@ def ask_policy(policy: Policy, live: Live, shown: int) -> tuple[Action, Step]:
     else:
         actions, action = decision.layout.size, policy(decision)
         asked = Asked(action, _say(live, action), np.zeros((actions, 0)), np.arange(actions), {})
+    price_opens(decision.sim)
     legal = np.flatnonzero(decision.mask[: 2 * count])
     ordered = legal[np.argsort(asked.rank[legal], kind="stable")][: shown + 1].tolist()
     if asked.action < 2 * count:
@@ -91,6 +92,7 @@ def _ask_rule(policy: Heuristic, decision: Decision, live: Live) -> Asked:
     keys, parts, kept = np.zeros((count, 2)), np.zeros(count, np.int64), np.zeros(count, np.int64)
     flags = score_racks(sim, rule, keys, parts, kept)
     action, hero, reserved = policy(decision), live.name_of(int(sim.clock[0]["target"])), flags[2]
+    price_opens(sim)
     why = f"kept for {hero}, which waits for racks" if reserved else "its last free slice is kept (hold)"
     scores = np.concatenate([keys, np.stack([sim.open_gpus, sim.open_lost], axis=1)])
     order = np.lexsort((keys[:, 1], keys[:, 0], -parts if rule.tight == 0 else parts, kept))

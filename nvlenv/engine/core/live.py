@@ -43,7 +43,7 @@ COLUMNS: dict[str, Any] = {  # fields of a part that are columns of a `Workload`
     **dict.fromkeys(("gpus", "gpus_per_pod", "priority", "queue", "slice_gpus"), np.int32),
     **dict.fromkeys(("estimate", "comm_fraction", "checkpoint_interval", "restart_time"), np.float64),
     **dict.fromkeys(("mode", "height"), np.int8),
-    **dict.fromkeys(("preemptible", "movable"), np.bool_),
+    **dict.fromkeys(("preemptible", "preempts", "movable"), np.bool_),
 }
 
 
@@ -66,6 +66,7 @@ class Part:
     checkpoint_interval: float = 0.0
     restart_time: float = 0.0
     preemptible: bool = False
+    preempts: bool = True
     movable: bool = False
     # What the simulator does not know
     members: tuple[PodSet, ...] = ()  # their pods take the places of the part in this order

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from nvlenv.common.kernel import compiled, inlined, kernel
 from nvlenv.policies.heuristics.modifiers import (
-    cheapest_open,
     is_kept,
     keeps_pool,
     may_fill,
     open_by_rule,
+    open_whatever,
     refresh_forecast,
     tight_part,
     waits_for_domain,
@@ -52,7 +52,7 @@ def choose(sim, rule):
         return best
     opened = open_by_rule(sim, rule)
     if opened < 0 and not may_hold:
-        opened = len(sim.racks) + cheapest_open(sim)
+        opened = open_whatever(sim)
     return opened if opened >= 0 else hold
 
 

@@ -16,7 +16,8 @@ fill: pods that may go anywhere go to the tightest holes, if these are not kept 
 tight: a slice that must span racks takes as few of them as any spread could, and each time the smallest that allows
 for that: 20 nodes go to racks of 10 and 10 free nodes, not to 19 and 1 of another.
 
-open, open-hero: a job that has room but no shape evicts what is in the way.
+open, open-hero, preempt-priority: a job that finds no place evicts who is in the way. `urgency` bars victims that have
+more weight per remaining hour, compared with the opener; `preempt-priority` those above the lowest priority that helps.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ import numpy as np
 
 from nvlenv.common.kernel import inlined, kernel
 from nvlenv.policies.heuristics.packing import nodes_taken, part_here
-from nvlenv.policies.heuristics.rule import NO_OPEN, OPEN_HERO
+from nvlenv.policies.heuristics.rule import NO_OPEN, OPEN_HERO, OPEN_LOWEST
 from nvlenv.simulator.feasibility import fill_domain, may_wait_for_domain
 from nvlenv.simulator.forecast import is_sizeable, predicted_end, refresh_for, target_size
 from nvlenv.simulator.occupancy import tightest_node
-from nvlenv.simulator.preemption import may_evict
+from nvlenv.simulator.preemption import mark_opens_again, may_evict, price_opens
+from nvlenv.simulator.state import NO_PRIORITY
 
 COST = 0  # row of scratch_float: what opening each rack costs by the hero controller's rule
 
@@ -212,17 +214,54 @@ def waits_for_domain(sim, rule):
 @kernel
 def open_by_rule(sim, rule):
     """The action that opens a rack by the rule's way; -1: none is legal or it never does."""
+    c = sim.clock[0]
     if rule.open == NO_OPEN:
         return -1
-    sim.clock[0].evict_whole_rack = int(rule.open == OPEN_HERO)
+    c.evict_whole_rack = int(rule.open == OPEN_HERO)
+    if rule.open == OPEN_LOWEST:
+        _bar_priorities(sim)
+    elif rule.open_urgency > 0.0 and c.victim_urgency != rule.open_urgency:  # else it stands from an earlier slice
+        c.victim_urgency = rule.open_urgency
+        mark_opens_again(sim, c.current)
     r = hero_open(sim) if rule.open == OPEN_HERO else cheapest_open(sim)
     return len(sim.racks) + r if r >= 0 else -1
+
+
+@kernel
+def open_whatever(sim):
+    """The action that opens a rack where nothing else is legal, whatever bars a rule has set."""
+    c = sim.clock[0]
+    if c.victim_urgency < np.inf or c.victim_priority < NO_PRIORITY:
+        c.victim_urgency, c.victim_priority = np.inf, NO_PRIORITY
+        mark_opens_again(sim, c.current)
+    return len(sim.racks) + cheapest_open(sim)
+
+
+@kernel
+def _bar_priorities(sim):
+    """Bar victims above the lowest priority that makes an `open` legal."""
+    c = sim.clock[0]
+    if c.victim_priority < NO_PRIORITY:  # it stands from an earlier slice
+        return
+    found, barred = False, -NO_PRIORITY - 1
+    while not found:
+        lowest = NO_PRIORITY
+        c.victim_priority = NO_PRIORITY
+        for k in range(c.n_running):
+            v = sim.heap[k]
+            if barred < sim.jobs[v].priority < lowest and may_evict(sim, c.current, v):
+                lowest = sim.jobs[v].priority
+        if lowest == NO_PRIORITY:
+            return
+        c.victim_priority = barred = lowest
+        found = mark_opens_again(sim, c.current)
 
 
 @kernel
 def cheapest_open(sim):
     """The rack with the fewest GPUs evicted, then the least lost work, then the lower index; -1: none is legal."""
     racks, best = len(sim.racks), -1
+    price_opens(sim)
     for r in range(racks):
         if sim.mask[racks + r] and (best < 0 or _is_cheaper(sim, r, best)):
             best = r

@@ -10,6 +10,8 @@
     best-fit+easy+drain            and no sizeable job starts, wherever, that keeps its GPUs from that job for long
     best-fit+open                  racks are opened for jobs that have room but no shape, cheapest first
     best-fit+open-hero             the same by the hero controller's cost rule, evicting whole racks
+    best-fit+open(urgency=0.7)     only victims with at most so many times the opener's weight per remaining hour
+    best-fit+preempt-priority      as kube-scheduler and Slurm do: always, and victims of the lowest priority first
     best-fit+fill+easy+open        any combination
 
 Parameters follow a name in parentheses: best-fit+hold(racks=2,hours=6). See `Rule` for what they mean.
@@ -23,7 +25,7 @@ from typing import NamedTuple
 from nvlenv.common.errors import InputError
 from nvlenv.policies.heuristics.packing import PACKINGS
 
-NO_OPEN, OPEN_CHEAPEST, OPEN_HERO = 0, 1, 2
+NO_OPEN, OPEN_CHEAPEST, OPEN_HERO, OPEN_LOWEST = 0, 1, 2, 3
 LARGEST = 2**31  # of a parameter
 
 
@@ -45,7 +47,8 @@ class Rule(NamedTuple):
     easy_spare: int = 0  # 1: others may use the nodes of reserved racks that the hero will not need
     drain: int = 0  # 1: a job of a quarter slice or more waits if it would outlast the reserved job's pooled start
     drain_hours: float = 4.0  # by more than so long
-    open: int = NO_OPEN  # NO_OPEN, OPEN_CHEAPEST or OPEN_HERO
+    open: int = NO_OPEN  # NO_OPEN, OPEN_CHEAPEST, OPEN_HERO or OPEN_LOWEST
+    open_urgency: float = 0.0  # of a victim, in times the opener's weight per remaining hour, at most; 0: any
 
 
 _PART = re.compile(r"([a-z-]+)(?:\(([^)]*)\))?")
@@ -59,6 +62,7 @@ _SETTINGS: dict[str, dict[str, int | float]] = {
     "drain": {"drain": 1},
     "open": {"open": OPEN_CHEAPEST},
     "open-hero": {"open": OPEN_HERO},
+    "preempt-priority": {"open": OPEN_LOWEST},
 }
 MODIFIERS = tuple(_SETTINGS)
 

@@ -1,9 +1,16 @@
-"""Recorded placements: read a file of cases, place each, compare with what the file expects.
+"""Recorded decisions of Kueue: read a file of cases, decide each, compare with what the file expects.
 
-The file is JSON, `{"cases": [...]}`. A case holds `levels`, `nodes`, `podsets`, `expected`, and optionally
-`feature_gates`, `flavor_node_labels`, `flavor_tolerations`, `running_pods`, `tas_usage`, `sibling_flavor_tas_usage`
-and `workload` (an admitted one with unhealthy nodes). `expected` maps pod sets to `{levels, domains}`, `{failure}` or
-`{assignment: null}`.
+The file is JSON, `{"cases": [...]}`; the `kind` of a case says what is decided.
+
+`find_topology_assignments` (the default): where the pods go. The case holds `levels`, `nodes`, `podsets`, `expected`,
+and optionally `feature_gates`, `flavor_node_labels`, `flavor_tolerations`, `running_pods`, `tas_usage`,
+`sibling_flavor_tas_usage` and `workload` (an admitted one with unhealthy nodes). `expected` maps pod sets to
+`{levels, domains}`, `{failure}` or `{assignment: null}`.
+
+`find_preemption_targets`: who is preempted. The case holds `cluster_queues`, `admitted`, `incoming`, `expected`, and
+optionally `cohorts`, `topologies` (nodes by flavor), `needs_preemption` (else it follows from quota and topology) and
+`fair_sharing` (a list of strategies; else preemption is classical). `expected` maps victims to reasons in `targets`,
+and names the `mode` of the assignment where that is decided too.
 """
 
 from __future__ import annotations
@@ -15,6 +22,21 @@ from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
 from nvlenv.common.errors import InputError
+from nvlenv.policies.kueue.preemption import (
+    FairSharingStrategy,
+    KueueState,
+    WorkloadInfo,
+    assignment_mode,
+    find_targets,
+)
+from nvlenv.policies.kueue.quota import (
+    BorrowWithinCohort,
+    ClusterQueue,
+    Cohort,
+    FlavorResource,
+    PreemptionPolicy,
+    ResourceQuota,
+)
 from nvlenv.policies.kueue.snapshot import Snapshot
 from nvlenv.policies.kueue.types import (
     HOSTNAME,
@@ -37,7 +59,7 @@ from nvlenv.policies.kueue.types import (
     Usage,
 )
 
-KIND = "find_topology_assignments"  # the only kind of case that is run here
+PLACEMENT, PREEMPTION = "find_topology_assignments", "find_preemption_targets"  # the kinds of cases that are run here
 
 Json = Mapping[str, Any]
 T = TypeVar("T")
@@ -61,22 +83,23 @@ def read_cases(path: str | FilePath) -> list[Json]:
     cases = document.get("cases") if isinstance(document, dict) else None
     if not isinstance(cases, list) or not all(isinstance(case, dict) and "id" in case for case in cases):
         raise InputError(path, "cases", type(cases).__name__, "a list of cases, each an object with an id")
-    if cases and not any(_is_placement(case) for case in cases):
-        raise InputError(path, f"{cases[0]['id']}.kind", repr(cases[0]["kind"]), KIND)
+    if cases and not any(_kind(case) in (PLACEMENT, PREEMPTION) for case in cases):
+        raise InputError(path, f"{cases[0]['id']}.kind", repr(cases[0]["kind"]), f"{PLACEMENT} or {PREEMPTION}")
     return cases
 
 
 def run_file(path: str | FilePath) -> int:
     """Run all cases, print each that fails, and the tally last; returns the number of failures.
 
-    Among placements a case of another kind fails: nothing here could answer it.
+    A case of an unknown kind among others fails: nothing here could answer it.
     """
     cases = read_cases(path)
     failed = 0
     for case in cases:
         try:
             expected = expected_of(case)
-            found = run_case(case) if _is_placement(case) else f"kind {case['kind']}, which is not run here"
+            known = _kind(case) in (PLACEMENT, PREEMPTION)
+            found = run_case(case) if known else f"kind {case['kind']}, which is not run here"
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             found = f"no {error}" if isinstance(error, KeyError) else str(error)
             raise InputError(path, str(case["id"]), found, "a case in the format of the suite") from error
@@ -88,7 +111,20 @@ def run_file(path: str | FilePath) -> int:
 
 
 def run_case(case: Json) -> dict[str, Any]:
-    """Place the pod sets of a case; the result has the shape of its `expected`."""
+    """What is decided for a case; the result has the shape of its `expected`."""
+    return _run_preemption(case) if _kind(case) == PREEMPTION else _run_placement(case)
+
+
+def expected_of(case: Json) -> dict[str, Any]:
+    """What the case expects; a pod set with neither assignment nor reason has no entry in a result."""
+    return {name: entry for name, entry in case["expected"].items() if entry != {"assignment": None}}
+
+
+def _kind(case: Json) -> str:
+    return str(case.get("kind", PLACEMENT))
+
+
+def _run_placement(case: Json) -> dict[str, Any]:
     gates = case.get("feature_gates") or {}
     pooled = gates.get("TASHandleOverlappingFlavors", True) and case["levels"][-1] == HOSTNAME
     outside = [pod for pod in case.get("running_pods") or () if not (pod.get("kind") or "").startswith("tas")]
@@ -105,15 +141,6 @@ def run_case(case: Json) -> dict[str, Any]:
     )
     repair = _repair(case["workload"]) if case.get("workload") else None
     return _as_json(snapshot.assign([_podset(podset) for podset in case["podsets"]], repair))
-
-
-def expected_of(case: Json) -> dict[str, Any]:
-    """What the case expects; a pod set with neither assignment nor reason has no entry in a result."""
-    return {name: entry for name, entry in case["expected"].items() if entry != {"assignment": None}}
-
-
-def _is_placement(case: Json) -> bool:
-    return bool(case.get("kind", KIND) == KIND)
 
 
 def _as_json(result: Result) -> dict[str, Any]:
@@ -193,4 +220,62 @@ def _repair(workload: Json) -> Repair:
         unhealthy_nodes=tuple(workload.get("unhealthy_nodes") or ()),
         assignments={name: _assignment(entry["assignment"]) for name, entry in admission if entry.get("assignment")},
         owned_by_single_pod=workload.get("owners") == ["Pod"] and not workload.get("pod_group", False),
+    )
+
+
+def _run_preemption(case: Json) -> dict[str, Any]:
+    strategies = [FairSharingStrategy(name) for name in case["fair_sharing"]] if case.get("fair_sharing") else None
+    state = KueueState(
+        [_cluster_queue(queue) for queue in case["cluster_queues"]],
+        [_made(Cohort, cohort, quotas=_quotas(cohort)) for cohort in case.get("cohorts") or ()],
+        [_workload(workload) for workload in case["admitted"]],
+        {flavor: _empty_snapshot(entry) for flavor, entry in (case.get("topologies") or {}).items()},
+    )
+    incoming, mode = _workload(case["incoming"]), None
+    needs = [(flavor, resource) for flavor, resource in case.get("needs_preemption") or ()]
+    if not needs:
+        mode, found = assignment_mode(state, incoming, strategies is not None)
+        needs = list(found)
+    targets = find_targets(state, incoming, needs, strategies) if needs else []
+    shown: dict[str, Any] = {"targets": {target.workload.name: str(target.reason) for target in targets}}
+    return shown if mode is None else {"mode": mode.name, **shown}
+
+
+def _cluster_queue(queue: Json) -> ClusterQueue:
+    preemption = queue.get("preemption") or {}
+    never, borrow = PreemptionPolicy.NEVER, preemption.get("borrow_within_cohort")
+    return _made(
+        ClusterQueue,
+        queue,
+        quotas=_quotas(queue),
+        within_cluster_queue=PreemptionPolicy(preemption.get("within_cluster_queue", never)),
+        reclaim_within_cohort=PreemptionPolicy(preemption.get("reclaim_within_cohort", never)),
+        borrow_within_cohort=None if borrow is None else _made(BorrowWithinCohort, borrow),
+    )
+
+
+def _quotas(node: Json) -> dict[FlavorResource, ResourceQuota]:
+    quotas = _by_flavor_resource(node.get("quotas") or {})
+    return {what: _made(ResourceQuota, quota) for what, quota in quotas.items()}
+
+
+def _by_flavor_resource(entry: Json) -> dict[FlavorResource, Any]:
+    return {(flavor, resource): value for flavor, values in entry.items() for resource, value in values.items()}
+
+
+def _workload(workload: Json) -> WorkloadInfo:
+    usage: dict[str, list[Usage]] = {}
+    for entry in workload.get("tas_usage") or ():
+        usage.setdefault(entry["flavor"], []).append(_usage(entry))
+    podsets = {flavor: [_podset(podset) for podset in each] for flavor, each in (workload.get("podsets") or {}).items()}
+    requests = _by_flavor_resource(workload["requests"])
+    return _made(WorkloadInfo, workload, requests=requests, podsets=podsets, usage=usage)
+
+
+def _empty_snapshot(entry: Json) -> Snapshot:
+    return Snapshot(
+        entry["levels"],
+        [_node(node) for node in entry["nodes"]],
+        flavor_labels=entry.get("flavor_node_labels"),
+        running_pods=[_made(RunningPod, pod, node=pod.get("node")) for pod in entry.get("running_pods") or ()],
     )

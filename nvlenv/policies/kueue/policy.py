@@ -7,9 +7,9 @@ What a job asks of Kueue follows from its mode (the level is that of its promise
     required, one slice   podset-required-topology: level
     required, k slices    podset-slice-required-topology: level, with podset-slice-size
 
-Gates are Kueue's defaults: BestFit for required and preferred, LeastFreeCapacity for the others. Kueue has no hold, no
-reservation and no way to open racks for their shape; it never lets a job wait that it could place, and neither does
-this policy.
+Gates are Kueue's defaults: BestFit for required and preferred, LeastFreeCapacity for the others. Kueue has no hold and
+no reservation; it never lets a job wait that it could place, and neither does this policy. It preempts nobody: that is
+`preemption_policy.py`.
 
 Playing an episode by itself it binds every pod to the node that Kueue chooses. Asked decision by decision, it plans
 the whole job when it comes up and then names the racks of that plan one after another; inside a rack the simulator
@@ -20,6 +20,7 @@ many racks), it takes the nearest legal one.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -52,6 +53,10 @@ class KueuePolicy:
 
     def __init__(self) -> None:
         self._plans: dict[int, tuple[int, dict[int, int]]] = {}  # simulator -> the job's turn, pods still to go by rack
+
+    def fresh(self) -> KueuePolicy:
+        """The same policy without plans."""
+        return KueuePolicy()
 
     def __call__(self, decision: Decision) -> Action:
         """The next rack of the plan for the job at hand."""
@@ -100,20 +105,44 @@ class KueueView:
         self._snapshot = Snapshot((*self.levels, HOSTNAME), [self._node(sim, node) for node in nodes])
         self._nodes = [int(leaf.path[-1]) for leaf in self._snapshot.tree.leaves]  # in Kueue's order
 
-    def place(self, sim: Sim) -> dict[int, int]:
-        """Pods of the rest of the job at hand by node; empty if Kueue would let it wait."""
-        free = np.where(sim.nodes["blocked"] == 0, sim.nodes["free"], 0)[self._nodes].tolist()
-        self._snapshot.free = [{GPU: gpus, PODS: MANY_PODS} for gpus in free]
-        job, c = sim.jobs[sim.clock[0]["current"]], sim.clock[0]
-        count = int(c["slices_left"] - 1) * int(job["slice_pods"]) + int(c["pods_left"])
-        podset = PodSetRequest("job", count, {GPU: int(job["pod_gpus"])}, request_of(job, len(self.levels)))
-        placed = self._snapshot.assign([podset])["job"]
+    def place(self, sim: Sim, without: Sequence[int] | np.ndarray = ()) -> dict[int, int]:
+        """Pods of the rest of the job at hand by node; empty if Kueue would let it wait.
+
+        without: running jobs to be thought away.
+        """
+        freed = np.isin(sim.gpu_job, without).reshape(len(sim.nodes), -1).sum(axis=1) if len(without) else 0
+        self._set_free(sim, sim.nodes["free"] + freed)
+        placed = self._snapshot.assign([self.podset(sim)])["job"]
         if isinstance(placed, Failure):
             return {}
         return {int(path[-1]): pods for path, pods in placed.domains}
 
+    def empty(self, sim: Sim) -> Snapshot:
+        """The nodes as if no job ran; valid until the view is used again."""
+        self._set_free(sim, sim.nodes["gpus"])
+        return self._snapshot
+
+    def podset(self, sim: Sim) -> PodSetRequest:
+        """What the rest of the job at hand asks for."""
+        job = sim.jobs[sim.clock[0]["current"]]
+        request = request_of(job, len(self.levels))
+        return PodSetRequest("job", self.pods_left(sim), {GPU: int(job["pod_gpus"])}, request)
+
+    def pods_left(self, sim: Sim) -> int:
+        """Pods of the job at hand that are not yet placed."""
+        c = sim.clock[0]
+        return int(c["slices_left"] - 1) * int(sim.jobs[c["current"]]["slice_pods"]) + int(c["pods_left"])
+
+    def name_of(self, node: int) -> str:
+        """The name of a node, its last label value."""
+        return f"{node:07d}"
+
+    def _set_free(self, sim: Sim, gpus: np.ndarray) -> None:
+        free = np.where(sim.nodes["blocked"] == 0, gpus, 0)[self._nodes].tolist()
+        self._snapshot.free = [{GPU: gpus, PODS: MANY_PODS} for gpus in free]
+
     def _node(self, sim: Sim, node: int) -> KueueNode:
-        name, domains = f"{node:07d}", sim.ancestors[sim.nodes["rack"][node]]
+        name, domains = self.name_of(node), sim.ancestors[sim.nodes["rack"][node]]
         labels = {level: f"{domain:07d}" for level, domain in zip(reversed(self.levels), domains, strict=False)}
         return KueueNode(name, {**labels, HOSTNAME: name}, {})
 

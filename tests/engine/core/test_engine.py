@@ -440,7 +440,7 @@ def call(engine: PlacementEngine, name: str, argument: Any, at: float) -> Any:
 
 ANY_CALLS = {
     "calls": st.lists(CALLS, max_size=25),
-    "policy": st.sampled_from(["best-fit+fill+easy+open", "least-allocated+open", "kueue-tas"]),
+    "policy": st.sampled_from(["best-fit+fill+easy+open", "least-allocated+open", "kueue-tas", "kueue-tas+preemption"]),
 }
 
 

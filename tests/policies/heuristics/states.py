@@ -26,12 +26,13 @@ def occupied(
     node_gpus: int = 4,
     blocks: Sequence[int] | None = None,
     fillers: dict[str, Any] | None = None,
+    decide: bool = True,
     **rules: Any,
 ) -> Sim:
     """A cluster with so many free GPUs on the nodes of each rack, and `jobs` submitted to it at hour 0.
 
     What is not free is taken by fillers, one per node, that run to the end unless `fillers` says otherwise. `blocks`:
-    the block of each rack; default: none. The first job is up for a decision.
+    the block of each rack; default: none. The first job is up for a decision, or, without `decide`, yet to arrive.
     """
     taken = [node_gpus - gpus for rack in free for gpus in rack]
     filler = {"duration": HORIZON, "estimate": HORIZON, **(fillers or {})}
@@ -45,7 +46,8 @@ def occupied(
         occupy(sim, filler_job, node, taken[node])
         run(sim, filler_job)
     sim.clock["next_job"] = len(placed)
-    advance(sim)
+    if decide:
+        advance(sim)
     return sim
 
 

@@ -17,6 +17,7 @@ from nvlenv.policies.heuristics.packing import PACKINGS
 from nvlenv.policies.heuristics.rule import OPEN_CHEAPEST, OPEN_HERO, Rule, parse_rule
 from nvlenv.policies.resolver import resolve_policy
 from nvlenv.simulator.forecast import refresh_for
+from nvlenv.simulator.preemption import price_opens
 from nvlenv.simulator.state import Sim, copy_into
 from nvlenv.simulator.step import advance, apply, step
 from tests.policies.heuristics.definitions import (
@@ -191,6 +192,7 @@ def defined_action(sim: Sim, name: str, copy: Sim) -> int:
         allowed = tight_racks(sim, allowed)
     if allowed:
         return best_rack(sim, PACKINGS[rule.packing], allowed)
+    price_opens(sim)
     opens = np.flatnonzero(sim.mask[racks : 2 * racks]).tolist()
     if rule.open == OPEN_HERO and opens:
         return racks + hero_rack(sim, opens)

@@ -1,4 +1,4 @@
-"""Mutation check of the Kueue placement: change the code in one spot at a time and see whether the tests notice.
+"""Mutation check of Kueue's placement and preemption: change the code in one spot and see whether the tests notice.
 
     python tests/policies/kueue/mutate_kueue_tas.py [FILE ...]
 
@@ -28,9 +28,10 @@ HERE = Path(__file__).parent
 PACKAGE = "nvlenv.policies.kueue"
 ROOT = HERE.parents[2]
 SOURCE = ROOT / "nvlenv" / "policies" / "kueue"
-CORE = ("counting.py", "search.py", "snapshot.py", "topology.py")
-CASES = tuple(HERE.parents[1] / "cases" / name for name in ("kueue_tas.json", "kueue_tas_recorded.json"))
-TESTS = tuple(str(file) for file in sorted(HERE.glob("test_kueue_tas_*.py")))
+CORE = ("counting.py", "preemption.py", "quota.py", "search.py", "snapshot.py", "topology.py")
+FILES_OF_CASES = ("kueue_tas.json", "kueue_tas_recorded.json", "kueue_preemption.json")
+CASES = tuple(HERE.parents[1] / "cases" / name for name in FILES_OF_CASES)
+TESTS = (str(HERE / "test_kueue_preemption.py"), *(str(file) for file in sorted(HERE.glob("test_kueue_tas_*.py"))))
 TARGET = 0.9
 TIMEOUT_S = 120  # of one mutant; an endless loop counts as noticed
 
