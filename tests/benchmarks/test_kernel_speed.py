@@ -12,7 +12,7 @@ from nvlenv.policies.heuristics.choose import play_rule
 from nvlenv.policies.heuristics.rule import parse_rule
 from tests.benchmarks.support.figures import Figure, fastest
 from tests.benchmarks.support.work import RULE, lab, play, record, seconds
-from tests.simulator.reference import Action, Reference
+from tests.simulator.reference.simulator import Action, Reference
 
 pytestmark = [pytest.mark.slow, pytest.mark.benchmark(timer=time.process_time)]
 TARGETS = {16: (336.0, 500_000), 1000: (24.0, 100_000)}  # racks -> hours of the episode, decisions/s

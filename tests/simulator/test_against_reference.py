@@ -14,8 +14,8 @@ from nvlenv.simulator.preemption import price_opens
 from nvlenv.simulator.state import PENDING, RUNNING, SLOT_SIZES, WAITING, Sim
 from nvlenv.simulator.step import advance, step
 from tests.simulator.cases import SAMPLES, Case, cases, crowded_case
-from tests.simulator.reference import Action, Reference
-from tests.simulator.reference_jobs import Job
+from tests.simulator.reference.jobs import Job
+from tests.simulator.reference.simulator import Action, Reference
 
 STATUS = {"pending": PENDING, "waiting": WAITING, "running": RUNNING, "done": 3}
 JOB_FIELDS = ("finish", "first_start", "waited", "lost", "work")

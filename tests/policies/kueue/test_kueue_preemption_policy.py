@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from nvlenv.policies.play import play
 
 from nvlenv.cluster.types import Mode
 from nvlenv.policies.kueue.policy import KueueView
 from nvlenv.policies.kueue.preemption_policy import KueuePreemptionPolicy
 from nvlenv.policies.kueue.quota import PreemptionPolicy
-from nvlenv.policies.resolver import fresh_policy, policy_name, resolve_policy
+from nvlenv.policies.resolver import fresh_policy, play, policy_name, resolve_policy
 from nvlenv.simulator.decision import ActionLayout, Decision
 from nvlenv.simulator.state import RUNNING, Sim
 from nvlenv.simulator.step import advance, step

@@ -6,8 +6,8 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.simulator.reference import Reference
-    from tests.simulator.reference_jobs import Job
+    from tests.simulator.reference.jobs import Job
+    from tests.simulator.reference.simulator import Reference
 
 
 class Survey:

@@ -1,6 +1,6 @@
 """Preemption by priority in the reference simulator: who may be evicted, and the cheapest who make room, by trying all.
 
-What `reference_opening` does for slices of whole nodes where enough GPUs are free, this does for every shape, and also
+What `opening` does for slices of whole nodes where enough GPUs are free, this does for every shape, and also
 where GPUs or quota are short. Jobs are moved instead of evicted only for slices of whole nodes in one rack.
 """
 
@@ -11,11 +11,11 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from nvlenv.cluster.types import Mode
-from tests.simulator.reference_opening import Survey
+from tests.simulator.reference.opening import Survey
 
 if TYPE_CHECKING:
-    from tests.simulator.reference import Domain, Reference
-    from tests.simulator.reference_jobs import Job
+    from tests.simulator.reference.jobs import Job
+    from tests.simulator.reference.simulator import Domain, Reference
 
 Cost = tuple[int, float]  # GPUs, GPU-hours
 

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from nvlenv.cluster.types import ClusterSpec, CohortSpec, Mode, NodeEventKind, NodeEvents, QueueSpec, Workload
-from tests.simulator.reference_jobs import INF, Job, Node, speed
-from tests.simulator.reference_opening import Survey
-from tests.simulator.reference_preemption import Preemption
+from tests.simulator.reference.jobs import INF, Job, Node, speed
+from tests.simulator.reference.opening import Survey
+from tests.simulator.reference.preemption import Preemption
 
 SLOT_SIZES = (1, 2, 4, 8, 16, 18)
 
