@@ -120,13 +120,17 @@ class Workload:
     queue: IntArray  # index into queue_names
     job_class: IntArray  # index into class_names
     preemptible: BoolArray  # may be evicted by `open` for a job of strictly higher priority
-    preempts: BoolArray  # may evict others (preemptionPolicy is not Never)
     movable: BoolArray  # unconstrained job that may be restarted elsewhere (a rolling restart)
     checkpoint_interval: FloatArray  # h of work between checkpoints; inf: none; 0: continuous
     restart_time: FloatArray  # h of work lost to every restart, on top of the work since the last checkpoint
     class_names: tuple[str, ...]
     queue_names: tuple[str, ...] = ("default",)
     source: str = "synthetic"
+    preempts: BoolArray = None  # type: ignore[assignment]  # may evict others (Kubernetes: preemptionPolicy); None: all
+
+    def __post_init__(self) -> None:
+        if self.preempts is None:
+            object.__setattr__(self, "preempts", np.ones(len(self.submit), np.bool_))
 
     @classmethod
     def columns(cls) -> tuple[str, ...]:

@@ -120,7 +120,6 @@ def class_columns(classes: Sequence[JobTraits], k: IntArray, room: Capacity) -> 
         "queue": np.array([queue_names.index(t.queue) for t in classes], np.int32),
         "job_class": np.array([class_names.index(t.name) for t in classes], np.int32),
         "preemptible": np.array([t.preemptible for t in classes], np.bool_),
-        "preempts": np.ones(len(classes), np.bool_),
         "movable": np.array([t.movable for t in classes], np.bool_),
         "checkpoint_interval": np.array(hours, np.float64),
         "restart_time": np.array([t.restart_time_h for t in classes], np.float64),

@@ -35,7 +35,11 @@ def test_every_packing_rule_meets_every_known_modifier() -> None:
     assert len(set(names)) == len(names)
     assert all(isinstance(resolve_policy(name), Heuristic) for name in names)
     assert {name.split("+")[0] for name in names} == set(PACKINGS)
-    assert all(any(f"+{modifier}" in name for name in names) for modifier in MODIFIERS if modifier != "drain")
+    known = set(MODIFIERS) - {
+        "drain",
+        "preempt-priority",
+    }  # the latter is for `preemption: priority`, not yet tuned for
+    assert all(any(f"+{modifier}" in name for name in names) for modifier in known)
     assert not any("drain" in name or "patience" in name for name in names)
 
 
